@@ -1,0 +1,1 @@
+"""Exporters: how batches leave. One package per type; see otelprof/component.py for the contract."""

@@ -1,0 +1,1 @@
+"""Processors: what changes batches on their way. One package per type; see otelprof/component.py for the contract."""

@@ -1,0 +1,1 @@
+"""Receivers: where batches come from. One package per type; see otelprof/component.py for the contract."""
