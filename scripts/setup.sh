@@ -6,8 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 want=${1:-run}
-step() { printf '\033[0m%s\n' "setup: $*" >&2; }
-[ -t 2 ] || step() { echo "setup: $*" >&2; }
+step() { echo "setup: $*" >&2; }
 
 missing=()
 need() { # need PACKAGE COMMAND-OR-FILE
