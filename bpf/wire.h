@@ -77,6 +77,7 @@ struct python_layout {
 enum target_flag {
     TARGET_PYTHON = 1,  /* `python` is valid */
     TARGET_IGNORED = 2, /* known and not wanted: no records at all */
+    TARGET_FOLLOW = 4,  /* with SCOPE_TARGETS: a forked child becomes a target too (with SCOPE_NODE it always does) */
 };
 
 /* Value of the hash map `targets`, key: tgid in the host's PID namespace (u32). */
