@@ -71,7 +71,7 @@ typedef enum CUstream_flags_enum {
     CU_STREAM_NON_BLOCKING = 1,
 } CUstream_flags;
 
-#define CU_STREAM_LEGACY ((CUstream)0x1)
+#define CU_STREAM_LEGACY     ((CUstream)0x1)
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
 
 typedef enum CUevent_flags_enum {

@@ -14,7 +14,7 @@
         .byte   0x74, 0x0c                                      /* je to +24 */
         jmp     *.Ltarget_\name(%rip)                           /* ff 25 rel32 */
         .size   \name, . - \name
-        .nops   6
+        .byte   0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00
         movl    $4, %eax                                        /* CUDA_ERROR_DEINITIALIZED */
         ret
         .cfi_endproc
