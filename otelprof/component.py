@@ -23,7 +23,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
-from otelprof.batch import Batch
+from otelprof.batch import Batch, Process
 from otelprof.counters import Counters
 from otelprof.errors import OtelprofError
 
@@ -111,11 +111,16 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Factory:
-    """One component type. `settings` is a frozen dataclass whose defaults are the documented ones."""
+    """One component type. `settings` is a frozen dataclass whose defaults are the documented ones.
+
+    `create` may return a plain function from batch to batch for a processor without state; `signals` are those that an
+    exporter can take.
+    """
 
     type: str
     kind: Kind
     stability: Stability
     settings: builtins.type[Any]
-    create: Callable[[Build], Component]
+    create: Callable[[Build], Component | Process]
     summary: str = ""
+    signals: frozenset[Signal] = frozenset(Signal)

@@ -51,6 +51,7 @@ EXPORT_REJECTED = _counter("otelprof_export_rejected_profiles_total", "profiles 
 EXPORT_SENT_SPANS = _counter("otelprof_export_sent_spans_total", "spans that a receiver took", "exporter")
 EXPORT_FAILED_SPANS = _counter("otelprof_export_failed_spans_total", "spans given up", "exporter", "reason")
 QUEUE_BYTES = _gauge("otelprof_queue_bytes", "encoded bytes that wait to be sent", "exporter")
+COMPONENT_ERRORS = _counter("otelprof_component_errors_total", "batches lost since a component failed on them", "component")
 BPF_RUN_SECONDS = _counter("otelprof_bpf_run_seconds_total", "time in a BPF program, where the kernel counts it", "program")
 SYMBOL_TABLES = _gauge("otelprof_symbol_tables", "symbol tables held in memory")
 LOOP_LATE = _gauge("otelprof_loop_late_seconds_max", "the most that a reading of the rings was late in the last interval")
