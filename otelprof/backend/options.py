@@ -18,7 +18,8 @@ class BackendOptions:
     `store`: "" (embedded through chdb in `data_dir`; in memory, said in one line, where chdb isn't installed) or "memory".
     `token_file`: file whose lines are accepted bearer tokens. `tls_cert`, `tls_key`: PEM files, only together.
     `insecure_no_auth`: allow an address beyond loopback without a token. `retention_days`: raw samples older than this go.
-    `window_back`, `window_ahead`: seconds around now in which samples are taken.
+    `window_back`, `window_ahead`: seconds around now in which samples are taken. `ready_fd`: an inherited pipe; until a
+    byte arrives in it /readyz stays 503, since the one who started the backend isn't ready (`otelprof up`: the agent).
     """
 
     listen: str = DEFAULT_LISTEN
@@ -32,3 +33,4 @@ class BackendOptions:
     retention_days: int = 7
     window_back: float = 3600
     window_ahead: float = 600
+    ready_fd: int | None = None

@@ -31,9 +31,19 @@ INVALID = object()
 """Stands for a value that was reported as wrong."""
 
 
-def setting(default: Any, meaning: str, *, minimum: float | None = None, maximum: float | None = None) -> Any:
-    """A field of a settings class: its default, what it means (for docs/configuration.md) and its range."""
-    metadata = {"meaning": meaning, "minimum": minimum, "maximum": maximum}
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    check: Callable[[Any], object] | None = None,
+) -> Any:
+    """A field of a settings class: its default, what it means (for docs/configuration.md) and its range.
+
+    `check` gets the converted value and raises ValueError for what the type can't say.
+    """
+    metadata = {"meaning": meaning, "minimum": minimum, "maximum": maximum, "check": check}
     if isinstance(default, Hashable):
         return dataclasses.field(default=default, metadata=metadata)
     return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
@@ -83,7 +93,7 @@ def convert_class(cls: type[Any], value: object, path: str, report: Report) -> A
         if key not in fields:
             report(f"{path}.{key}", f"unknown key{nearest(str(key), fields)}")
     found = {
-        key: _in_range(fields[key], convert(hints[key], entry, f"{path}.{key}", report), f"{path}.{key}", report)
+        key: _checked(fields[key], convert(hints[key], entry, f"{path}.{key}", report), f"{path}.{key}", report)
         for key, entry in given.items()
         if key in fields
     }
@@ -116,15 +126,27 @@ def _split(path: str, line: str) -> tuple[str, str]:
     return (f"{path}.{key}", rest) if colon and " " not in key else (path, line)
 
 
-def _in_range(field: dataclasses.Field[Any], value: Any, path: str, report: Report) -> Any:
-    least, most = field.metadata.get("minimum"), field.metadata.get("maximum")
-    if value is INVALID or value is None or not isinstance(value, int | float):
+def _checked(field: dataclasses.Field[Any], value: Any, path: str, report: Report) -> Any:
+    """`value`, or INVALID after reporting what its field doesn't allow."""
+    if value is INVALID or value is None:
         return value
-    if (least is not None and value < least) or (most is not None and value > most):
-        bounds = [f"at least {least:g}"] * (least is not None) + [f"at most {most:g}"] * (most is not None)
-        report(path, f"must be {' and '.join(bounds)}, not {value:g}")
+    try:
+        _check_range(field.metadata, value)
+        check = field.metadata.get("check")
+        if check is not None:
+            check(value)
+    except ValueError as error:
+        report(path, str(error))
         return INVALID
     return value
+
+
+def _check_range(metadata: Mapping[str, Any], value: object) -> None:
+    least, most = metadata.get("minimum"), metadata.get("maximum")
+    if not isinstance(value, int | float) or ((least is None or value >= least) and (most is None or value <= most)):
+        return
+    bounds = [f"at least {least:g}"] * (least is not None) + [f"at most {most:g}"] * (most is not None)
+    raise ValueError(f"must be {' and '.join(bounds)}, not {value:g}")
 
 
 def _tuple(hint: Any, value: object, path: str, report: Report) -> Any:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from otelprof.config.settings import setting
-from otelprof.errors import ConfigError
 
 Level = Literal["debug", "info", "warn", "error"]
 
@@ -64,14 +63,10 @@ class Metrics:
     """service.telemetry.metrics."""
 
     level: Literal["none", "basic", "normal", "detailed"] = setting("normal", "`none` serves no page; the others are alike")
-    address: str = setting("127.0.0.1:4042", "where /metrics, /healthz and /readyz are served; port 0 picks a free one")
+    address: str = setting(
+        "127.0.0.1:4042", "where /metrics, /healthz and /readyz are served; port 0 picks a free one", check=split_address
+    )
     readers: tuple[Reader, ...] = setting((), "the Collector's form of the same: the first pull reader's host and port")
-
-    def __post_init__(self) -> None:
-        try:
-            split_address(self.address)
-        except ValueError as error:
-            raise ConfigError([f"address: {error}"]) from None
 
     @property
     def listen(self) -> tuple[str, int] | None:
