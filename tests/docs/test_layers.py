@@ -10,7 +10,7 @@ PACKAGE = ROOT / "otelprof"
 
 # Each room may import the rooms of the lines above its own, and itself.
 LAYERS = [
-    {"batch", "counters", "errors", "__init__"},
+    {"batch", "counters", "errors", "text", "__init__"},
     {"component", "config"},
     {"ebpf", "processes", "targets", "symbols", "inject", "otlp", "formats"},
     {"receivers", "processors", "exporters", "backend", "testing"},

@@ -1,0 +1,44 @@
+"""Settings of the receiver `ebpf`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from otelprof.config.settings import setting
+from otelprof.config.units import Duration, Percent
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Which processes are profiled."""
+
+    python: bool = setting(True, "decode the Python stacks of interpreters; off: native frames only")
+    include: tuple[str, ...] = setting((), "only executables whose name matches one of these shell patterns; empty: all")
+    exclude: tuple[str, ...] = setting((), "never executables whose name matches one of these shell patterns")
+    pids: tuple[int, ...] = setting((), "only these processes, without their children; empty: the whole node")
+    follow: bool = setting(False, "with `pids`: their descendants too")
+
+
+@dataclass(frozen=True, slots=True)
+class Cuda:
+    """What is watched of the CUDA driver."""
+
+    enabled: bool = setting(True, "set probes on every libcuda that a process maps")
+    graphs: bool = setting(True, "count replays of CUDA graphs")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of the receiver `ebpf`."""
+
+    sampling_frequency: int = setting(99, "samples a second on each CPU", minimum=1, maximum=4000)
+    report_interval: Duration = setting(Duration(5.0), "how often a batch leaves; the first leaves after 1s", minimum=0.05)
+    max_overhead: Percent = setting(Percent(0.01), "share of a CPU that the agent may take; reported, not yet enforced")
+    targets: Targets = setting(Targets(), "which processes are profiled")
+    native_frames: bool = setting(True, "native frames; in this version the leaf of processes without Python")
+    trace_context: tuple[Literal["thread_context", "opentelemetry_python", "obi"], ...] = setting(
+        ("thread_context", "opentelemetry_python", "obi"), "where the current span is read from; not yet read"
+    )
+    cuda: Cuda = setting(Cuda(), "what is watched of the CUDA driver")
+    loader: Literal["auto", "libbpf", "bcc"] = setting("auto", "what loads the BPF programs")
