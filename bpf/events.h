@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What all programs that report events share: who is wanted, working memory, stacks, the head of a record, losses. */
+#ifndef OTELPROF_EVENTS_H
+#define OTELPROF_EVENTS_H
+
+#include "maps.h"
+
+static __always_inline void count_one(enum count kind) {
+    u32 key = kind;
+    u64 *total = bpf_map_lookup_elem(&counts, &key);
+    if (total)
+        __sync_fetch_and_add(total, 1);
+}
+
+/* Counts one event that has no record. */
+static __always_inline void count_loss(struct loss *key) {
+    const u64 none = 0;
+    u64 *total = bpf_map_lookup_elem(&losses, key);
+    if (!total) {
+        bpf_map_update_elem(&losses, key, &none, BPF_NOEXIST);
+        total = bpf_map_lookup_elem(&losses, key);
+    }
+    if (!total) {
+        key->process = 0;
+        key->pid = 0;
+        total = bpf_map_lookup_elem(&losses, key);
+    }
+    if (total)
+        __sync_fetch_and_add(total, 1);
+}
+
+/* Whether events of this process are wanted; `*found` is its entry, or 0 when it isn't known yet. */
+static __always_inline int is_wanted(u32 pid, struct target **found) {
+    const u32 only = ONLY;
+    struct target *target = bpf_map_lookup_elem(&targets, &pid);
+    struct settings *set = bpf_map_lookup_elem(&settings, &only);
+    *found = target;
+    if (target)
+        return !(target->flags & TARGET_IGNORED);
+    return set && set->scope == SCOPE_NODE;
+}
+
+/* Takes a slot of this CPU's working memory; 0 when none is free. Programs stay on their CPU while they run. */
+static __always_inline struct scratch *take_scratch(u32 *slot) {
+    const u32 only = ONLY;
+    u64 *busy = bpf_map_lookup_elem(&scratch_busy, &only);
+    if (!busy)
+        return 0;
+    for (u32 i = 0; i < SCRATCH_SLOTS; i++) {
+        u64 bit = 1ull << i;
+        if (__sync_fetch_and_or(busy, bit) & bit)
+            continue;
+        *slot = i;
+        return bpf_map_lookup_elem(&scratch, slot);
+    }
+    count_one(COUNT_SCRATCH_BUSY);
+    return 0;
+}
+
+static __always_inline void free_scratch(u32 slot) {
+    const u32 only = ONLY;
+    u64 *busy = bpf_map_lookup_elem(&scratch_busy, &only);
+    if (busy)
+        __sync_fetch_and_and(busy, ~(1ull << (slot & (SCRATCH_SLOTS - 1))));
+}
+
+/* One frame of the walk in `work`; 1: the walk is over. */
+RESUMABLE int step_python(struct scratch *work) {
+    return work ? python_walk_step(&work->walk) : 1;
+}
+
+/* Id of chunk `number` of the walked stack; 0: there is none. */
+RESUMABLE int name_python_chunk(struct scratch *work, u32 number) {
+    if (!work)
+        return 0;
+    u64 seed = hash_seed(work->process, STACK_PYTHON);
+    return name_chunk(&work->chunks, work->walk.frames, work->walk.count, seed, number);
+}
+
+/* Puts chunk `number` into the ring, unless it has been there; 1: no room. */
+RESUMABLE int send_chunk(struct scratch *work, u32 number) {
+    const u8 here = 1;
+    if (!work || number >= STACK_CHUNKS)
+        return 1;
+    u64 id = work->chunks.id[number];
+    if (bpf_map_lookup_elem(&chunks_seen, &id))
+        return 0;
+    struct stack_chunk *chunk = bpf_ringbuf_reserve(&chunks, sizeof(*chunk), 0);
+    if (!chunk) {
+        count_one(COUNT_CHUNKS_LOST);
+        return 1;
+    }
+    chunk->id = id;
+    chunk->parent = number ? work->chunks.id[(number - 1) & (STACK_CHUNKS - 1)] : 0;
+    chunk->process = work->process;
+    chunk->kind = STACK_PYTHON;
+    chunk->count = chunk_length(work->walk.count, number);
+    chunk->pad = 0;
+    u32 start = chunk_start(work->walk.count, number) & (LIMIT_PYTHON_FRAMES - 1);
+    bpf_probe_read_kernel(chunk->frames, sizeof(chunk->frames), &work->walk.frames[start]);
+    bpf_ringbuf_submit(chunk, BPF_RB_NO_WAKEUP);
+    bpf_map_update_elem(&chunks_seen, &id, &here, BPF_ANY);
+    count_one(COUNT_CHUNKS_SENT);
+    return 0;
+}
+
+/* Sends what of the stack hasn't been sent, from the root on, and gives its id. A chunk is only marked as seen when all
+ * towards the root were, so a stack whose leaf chunk was seen needs no look at the others. */
+static __always_inline u64 send_stack(struct scratch *work) {
+    u32 total = work->chunks.count;
+    if (!total || total > STACK_CHUNKS)
+        return 0;
+    u64 leaf = work->chunks.id[(total - 1) & (STACK_CHUNKS - 1)];
+    if (bpf_map_lookup_elem(&chunks_seen, &leaf))
+        return leaf;
+    for (u32 number = 0; number < STACK_CHUNKS; number++) {
+        if (number >= total || send_chunk(work, number))
+            break;
+    }
+    return leaf;
+}
+
+static __always_inline void count_state(u32 state) {
+    if (state == PYTHON_TRUNCATED)
+        count_one(COUNT_PYTHON_TRUNCATED);
+    else if (state == PYTHON_UNREADABLE)
+        count_one(COUNT_PYTHON_UNREADABLE);
+    else if (state == PYTHON_NO_THREAD_STATE)
+        count_one(COUNT_PYTHON_NO_THREAD_STATE);
+}
+
+/* What the walk found, for the head of a record. */
+struct python_stack {
+    u64 id;
+    u32 state; /* enum python_state */
+};
+
+static __always_inline void walk_python(struct scratch *work, struct python_stack *stack) {
+    if (!python_walk_start(&work->walk, THREAD_POINTER(current_task()))) {
+        for (u32 i = 0; i < WALK_STEPS; i++) {
+            if (step_python(work))
+                break;
+        }
+    }
+    work->chunks.count = 0;
+    for (u32 number = 0; number < STACK_CHUNKS; number++) {
+        if (!name_python_chunk(work, number))
+            break;
+    }
+    stack->id = send_stack(work);
+    stack->state = work->walk.state;
+    count_state(stack->state);
+}
+
+/* The Python stack of the current thread, sent if it is new. */
+static __always_inline void take_python_stack(const struct target *target, struct python_stack *stack) {
+    u32 slot = 0;
+    stack->id = 0;
+    stack->state = PYTHON_NOT_TARGET;
+    if (!target || !(target->flags & TARGET_PYTHON))
+        return;
+    struct scratch *work = take_scratch(&slot);
+    if (!work)
+        return;
+    work->process = target->process;
+    work->walk.layout = target->python;
+    walk_python(work, stack);
+    free_scratch(slot);
+}
+
+static __always_inline void fill_origin(struct origin *origin, u32 process, const struct python_stack *stack) {
+    u64 id = bpf_get_current_pid_tgid();
+    __builtin_memset(origin, 0, sizeof(*origin));
+    origin->time = bpf_ktime_get_ns();
+    origin->process = process;
+    origin->pid = id >> 32;
+    origin->tid = (u32)id;
+    origin->cpu = bpf_get_smp_processor_id();
+    origin->python = stack->id;
+    origin->python_state = stack->state;
+    bpf_get_current_comm(origin->comm, sizeof(origin->comm));
+}
+
+#endif
