@@ -1,0 +1,1 @@
+"""Profile formats other than OTLP, each both ways: folded text, pprof, speedscope."""
