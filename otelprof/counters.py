@@ -106,3 +106,13 @@ class Counters:
         if CATALOGUE.get(metric.name) is not metric or len(labels) != len(metric.labels):
             raise ValueError(f"{metric.name}: not in the catalogue, or labels {labels} for {metric.labels}")
         return metric, labels
+
+
+def summary(counters: Counters) -> str:
+    """The last line that `record`, `run` and `up` write (INTERFACE: Commands and machines)."""
+    lost = counters.get(SAMPLES_LOST) + counters.get(LAUNCHES_LOST)
+    unsent = counters.get(EXPORT_FAILED) + counters.get(EXPORT_REJECTED)
+    return (
+        f"samples={counters.get(SAMPLES_SEEN):.0f} launches={counters.get(LAUNCHES_SEEN):.0f} "
+        f"lost={lost:.0f} sent={counters.get(EXPORT_SENT):.0f} unsent={unsent:.0f}"
+    )

@@ -1,0 +1,5 @@
+"""`python -m otelprof`: the same as the command `otelprof`."""
+
+from otelprof.cli import main
+
+main()
