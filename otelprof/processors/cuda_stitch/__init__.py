@@ -1,0 +1,1 @@
+"""Launches and GPU activity become samples and spans: kernels hang under the CPU stack that launched them."""
