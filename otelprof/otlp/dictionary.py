@@ -32,6 +32,7 @@ LOCATIONS = np.dtype([("mapping", "u4"), ("function", "u4"), ("attribute", "u4")
 LISTS = np.dtype([("start", "i8"), ("length", "i8")])
 NUMBERS = np.dtype("u4")
 
+Columns = tuple[Ragged, ...]
 _I64 = (-(1 << 63), (1 << 63) - 1)
 
 
@@ -284,19 +285,19 @@ class Selection:
     def encode(self, links: Sequence[Link]) -> bytes:
         """A ProfilesDictionary; `links` are the rows of link_table from 1 on."""
         tables = (
-            _table(MAPPING_TABLE, self._mapping_table()),
-            _table(LOCATION_TABLE, self._location_table()),
-            _table(FUNCTION_TABLE, self._function_table()),
-            _table(LINK_TABLE, link_columns(links)),
-            _table(ATTRIBUTE_TABLE, self._attribute_table()),
+            _table(MAPPING_TABLE, *self._mapping_table()),
+            _table(LOCATION_TABLE, *self._location_table()),
+            _table(FUNCTION_TABLE, *self._function_table()),
+            _table(LINK_TABLE, *link_columns(links)),
+            _table(ATTRIBUTE_TABLE, *self._attribute_table()),
             _table(STACK_TABLE, wire.packed(1, Ragged(self._locations.of(self._lists.data), self._lists.lengths))),
         )
         strings = self._source.strings
         return b"".join([*tables, strings[0], *(strings[row] for row in self._strings.rows.tolist())])
 
-    def _mapping_table(self) -> Ragged:
+    def _mapping_table(self) -> Columns:
         files, build_ids = self._files, self._build_ids
-        return wire.joined(
+        return (
             wire.integer(1, files["start"]),
             wire.integer(2, files["limit"]),
             wire.integer(3, files["offset"]),
@@ -304,37 +305,36 @@ class Selection:
             wire.packed(5, Ragged(self._attributes.of(build_ids.data), build_ids.lengths)),
         )
 
-    def _location_table(self) -> Ragged:
+    def _location_table(self) -> Columns:
         places = self._places
-        line = wire.joined(wire.integer(1, self._functions.of(places["function"])), wire.integer(2, places["line"]))
         kinds = self._attributes.of(places["attribute"])
-        return wire.joined(
+        return (
             wire.integer(1, self._mappings.of(places["mapping"])),
             wire.integer(2, places["address"]),
-            wire.message(3, line),
+            wire.message(3, wire.integer(1, self._functions.of(places["function"])), wire.integer(2, places["line"])),
             wire.packed(4, Ragged(kinds[kinds > 0], (kinds > 0).astype(np.int64))),
         )
 
-    def _function_table(self) -> Ragged:
+    def _function_table(self) -> Columns:
         named = self._named
-        return wire.joined(
+        return (
             wire.integer(1, self._strings.of(named["name"])),
             wire.integer(2, self._strings.of(named["system"])),
             wire.integer(3, self._strings.of(named["file"])),
             wire.integer(4, named["start"]),
         )
 
-    def _attribute_table(self) -> Ragged:
+    def _attribute_table(self) -> Columns:
         values = Ragged.of(self._source.values[row] for row in self._attributes.rows.tolist())
-        return wire.joined(wire.integer(1, self._strings.of(self._keys)), wire.message(2, values))
+        return wire.integer(1, self._strings.of(self._keys)), wire.message(2, values)
 
 
-def link_columns(links: Sequence[Link]) -> Ragged:
+def link_columns(links: Sequence[Link]) -> Columns:
     """Trace and span id of each link as fields 1 and 2: a profile's Link, and the start of a span's."""
     traces, spans = Ragged.of(link.trace_id for link in links), Ragged.of(link.span_id for link in links)
-    return wire.joined(wire.message(1, traces), wire.message(2, spans))
+    return wire.message(1, traces), wire.message(2, spans)
 
 
-def _table(number: int, rows: Ragged) -> bytes:
+def _table(number: int, *columns: Ragged) -> bytes:
     """A table: its zero row, then the rows."""
-    return wire.field(number, b"") + wire.message(number, rows).bytes()
+    return wire.field(number, b"") + wire.message(number, *columns).bytes()

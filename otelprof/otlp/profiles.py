@@ -173,12 +173,10 @@ def _request(source: _Source, samples: _Samples) -> Encoded:
     selection = Selection(source.dictionary, samples.stack, samples.attributes, words)
     messages = wire.message(
         2,
-        wire.joined(
-            wire.integer(1, selection.stack(samples.stack)),
-            wire.packed(2, selection.attributes()),
-            wire.integer(3, np.searchsorted(links, samples.link)),
-            wire.message(4, wire.varints(samples.value)),
-        ),
+        wire.integer(1, selection.stack(samples.stack)),
+        wire.packed(2, selection.attributes()),
+        wire.integer(3, np.searchsorted(links, samples.link)),
+        wire.message(4, wire.varints(samples.value)),
     )
     profiles = [
         (int(samples.resource[first]), _profile(source, selection, int(samples.type[first])) + messages.bytes(first, stop))

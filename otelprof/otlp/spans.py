@@ -13,7 +13,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from otelprof.batch import Attributes, Batch
 from otelprof.component import Signal
 from otelprof.otlp import semconv, wire
-from otelprof.otlp.dictionary import any_value, link_columns
+from otelprof.otlp.dictionary import Columns, any_value, link_columns
 from otelprof.otlp.profiles import resource_message, scope_message
 from otelprof.otlp.request import Encoded, Options, split_to_size
 from otelprof.otlp.wire import Array, Ragged
@@ -32,7 +32,7 @@ def encode_spans(batch: Batch, options: Options | None = None) -> list[Encoded]:
 
 
 def _request(batch: Batch, spans: Array, options: Options) -> Encoded:
-    messages = wire.message(2, _columns(batch, spans))
+    messages = wire.message(2, *_columns(batch, spans))
     ids, starts = np.unique(spans["resource"], return_index=True)
     stops = [*starts[1:].tolist(), len(spans)]
     parts = []
@@ -44,11 +44,11 @@ def _request(batch: Batch, spans: Array, options: Options) -> Encoded:
     return Encoded(Signal.TRACES, b"".join(parts), len(spans))
 
 
-def _columns(batch: Batch, spans: Array) -> Ragged:
-    """Each span as a message."""
+def _columns(batch: Batch, spans: Array) -> Columns:
+    """The fields of each span."""
     count, interner = len(spans), batch.interner
     parent = np.asarray(spans["parent"].any(axis=1))
-    return wire.joined(
+    return (
         wire.message(1, Ragged.fixed(spans["trace_id"])),
         wire.message(2, Ragged.fixed(spans["span_id"])),
         wire.blanked(wire.message(4, Ragged.fixed(spans["parent"])), parent),
@@ -77,7 +77,7 @@ def _key_values(attributes: Attributes) -> bytes:
 def _link(batch: Batch, number: int) -> bytes:
     """Field 13: one further span."""
     link = batch.interner.links[number]
-    return wire.field(13, link_columns([link]).bytes()) if link else b""
+    return wire.message(13, *link_columns([link])).bytes() if link else b""
 
 
 def _profile_ids(parents: Array, present: Array) -> Ragged:
@@ -88,5 +88,5 @@ def _profile_ids(parents: Array, present: Array) -> Ragged:
     digits = np.stack([_HEX[parents >> 4], _HEX[parents & 15]], axis=2).reshape(len(parents), 16)
     value = wire.message(2, wire.message(1, Ragged.fixed(digits)))  # KeyValue.value, AnyValue.string_value
     key = wire.constant(wire.field(1, semconv.PYROSCOPE_PROFILE_ID.encode()), len(parents))
-    pair = wire.message(9, wire.joined(key, value))
+    pair = wire.message(9, key, value)
     return wire.blanked(pair, present)

@@ -144,9 +144,10 @@ def fixed64(number: int, values: Array) -> Ragged:
     return Ragged.fixed(np.hstack([tags, table]))
 
 
-def message(number: int, body: Ragged) -> Ragged:
-    """Field `number` as bytes, a string or a message; present also when it is empty."""
-    return joined(tagged(number, BYTES, body.lengths, np.ones(len(body), bool)), body)
+def message(number: int, *columns: Ragged) -> Ragged:
+    """Field `number` as bytes, a string, or a message made of `columns` side by side; present also when it is empty."""
+    lengths = np.sum([column.lengths for column in columns], axis=0)
+    return joined(tagged(number, BYTES, lengths, np.ones(len(lengths), bool)), *columns)
 
 
 def optional(number: int, body: Ragged) -> Ragged:
