@@ -29,12 +29,13 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What became of it."""
+    """What became of it; with an error, the tokens until then."""
 
     number: int
     tokens: list
     batch_size: int
     launches: int
+    error: str = ""
 
 
 def engine_main(pipe: Connection, operators: str, dispatcher: str, max_batch: int) -> None:
@@ -42,7 +43,11 @@ def engine_main(pipe: Connection, operators: str, dispatcher: str, max_batch: in
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ops = importlib.import_module(operators)
-    ops.open_device(Path(dispatcher))
+    try:
+        ops.open_device(Path(dispatcher))
+    except RuntimeError as problem:
+        pipe.send(("failed", str(problem)))
+        return
     pipe.send(("ready", {"device": ops.device_name()}))
     try:
         serve_requests(pipe, ops, max_batch)
@@ -78,23 +83,25 @@ def gather_batch(pipe: Connection, max_batch: int) -> tuple[list[Request], list[
 
 def run_batch(ops: Any, batch: list[Request]) -> list[Answer]:
     """Serve requests together; all of them get as many tokens as the longest asks for, cut to their own wish."""
-    launches = LEDGER.launches
+    before = LEDGER.launches
     last_tokens = [tokenize(request.prompt)[-1] for request in batch]
-    steps = max(request.max_tokens for request in batch)
-    generated = generate(ops, last_tokens, steps)
-    launches = LEDGER.launches - launches
-    LEDGER.note_batch([request.number for request in batch], launches)
+    steps: list[list[int]] = []
+    error = ""
+    try:
+        generate(ops, last_tokens, max(request.max_tokens for request in batch), steps)
+    except RuntimeError as problem:
+        error = str(problem)
+    launches = LEDGER.launches - before
+    LEDGER.note_batch([request.number for request in batch], launches, failed=bool(error))
     return [
-        Answer(request.number, [step[row] for step in generated[: request.max_tokens]], len(batch), launches)
+        Answer(request.number, [step[row] for step in steps[: request.max_tokens]], len(batch), launches, error)
         for row, request in enumerate(batch)
     ]
 
 
-def generate(ops: Any, tokens: list[int], steps: int) -> list[list[int]]:
-    """The tokens of each step, one for each sequence."""
-    generated = []
-    for _step in range(steps):
+def generate(ops: Any, tokens: list[int], wanted: int, steps: list[list[int]]) -> None:
+    """Append the tokens of each step, one for each sequence, to `steps`."""
+    for _step in range(wanted):
         logits = model.model_forward(ops, tokens)
         tokens = model.sample_tokens(ops, logits, len(tokens))
-        generated.append(tokens)
-    return generated
+        steps.append(tokens)

@@ -5,7 +5,6 @@ Exact: each launch is noted by the function that made it, right after it, under 
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from types import CodeType, FrameType
 from typing import Any, Optional
@@ -24,31 +23,34 @@ class Ledger:
         self._batches: dict[int, dict[str, int]] = {}
         self._last: deque[dict[str, Any]] = deque(maxlen=KEPT_REQUESTS)
         self.launches = 0
-        self.requests = 0
+        self._completed = 0
+        self._failed = 0
 
-    def note_launches(self, kernel: str, launched: int) -> None:
-        """The calling function has launched `kernel` so many times."""
-        key = self._key(kernel, sys._getframe(1))
+    def note_launches(self, kernel: str, launched: int, frame: FrameType) -> None:
+        """`kernel` was launched so many times from the function of `frame`."""
+        key = self._key(kernel, frame)
         self._launches[key] = self._launches.get(key, 0) + launched
         self.launches += launched
 
-    def note_call(self, name: str) -> None:
-        """The calling function has called `name` of the driver."""
-        key = self._key(name, sys._getframe(1))
+    def note_call(self, name: str, frame: FrameType) -> None:
+        """`name` of the driver was called from the function of `frame`."""
+        key = self._key(name, frame)
         self._calls[key] = self._calls.get(key, 0) + 1
 
-    def note_batch(self, request_ids: list[int], launches: int) -> None:
-        """These requests were served together with so many launches."""
+    def note_batch(self, request_ids: list[int], launches: int, failed: bool) -> None:
+        """These requests were served together, or failed together, with so many launches."""
         size = len(request_ids)
         row = self._batches.setdefault(size, {"batches": 0, "requests": 0, "launches": 0})
         row["batches"] += 1
         row["requests"] += size
         row["launches"] += launches
-        self.requests += size
+        self._failed += size if failed else 0
+        self._completed += 0 if failed else size
         self._last.extend({"id": number, "batch_size": size, "launches": launches} for number in request_ids)
 
-    def _key(self, name: str, frame: Optional[FrameType]) -> Key:
+    def _key(self, name: str, leaf: FrameType) -> Key:
         key: list[Any] = [name]
+        frame: Optional[FrameType] = leaf
         while frame is not None:
             code = frame.f_code
             key.append(id(code))
@@ -71,7 +73,8 @@ class Ledger:
             "paths": [{"kernel": key[0], "path": self._path(key), "launches": n} for key, n in self._launches.items()],
             "calls": [{"call": key[0], "path": self._path(key), "count": n} for key, n in self._calls.items()],
             "requests": {
-                "completed": self.requests,
+                "completed": self._completed,
+                "failed": self._failed,
                 "by_batch_size": {str(size): row for size, row in sorted(self._batches.items())},
                 "last": list(self._last),
             },

@@ -13,7 +13,7 @@ WORDS = "the profiler shows the line that launched the kernel and the kernel tha
 
 def prompt_of(number: int) -> str:
     """A prompt of some length; the same number gives the same prompt."""
-    return " ".join(WORDS[(number * 7 + place) % len(WORDS)] for place in range(24 + number % 17))
+    return " ".join(WORDS[(number * 7 + place) % len(WORDS)] for place in range(72 + number % 17))
 
 
 class Load(threading.Thread):

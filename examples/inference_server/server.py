@@ -26,8 +26,8 @@ import engine
 from load import Load
 
 MAX_BODY = 64 * 1024
-MAX_TOKENS = 64
-MAX_WAITING = 64
+MAX_TOKENS = 32
+MAX_WAITING = 16  # so that the engine is done with them within STOP_SECONDS
 ANSWER_SECONDS = 30.0
 STOP_SECONDS = 1.5
 START_SECONDS = 120.0
@@ -58,9 +58,11 @@ class EngineClient:
         try:
             if not self._pipe.poll(START_SECONDS):
                 raise EngineGone("the engine didn't start in time")
-            _word, about = self._pipe.recv()
+            word, about = self._pipe.recv()
         except EOFError:
             raise EngineGone("the engine ended while it started") from None
+        if word == "failed":
+            raise EngineGone(about)
         return dict(about)
 
     def start_reading(self, on_end: Any) -> None:
@@ -160,7 +162,7 @@ class Handler(BaseHTTPRequestHandler):
         if answer is None:
             self._reply(503, {"error": "busy"})
         else:
-            self._reply(200, answer._asdict())
+            self._reply(500 if answer.error else 200, answer._asdict())
 
     def _refuse(self, status: int, why: str) -> None:
         self.close_connection = True  # the body may be unread
@@ -236,7 +238,8 @@ def serve(options: argparse.Namespace) -> int:
         about = client.wait_until_ready()
     except (EngineGone, OSError) as problem:
         client.process.kill()
-        print(f"inference_server: {problem}", file=sys.stderr)
+        where = f"127.0.0.1:{options.port}: " if isinstance(problem, OSError) else ""
+        print(f"inference_server: {where}{getattr(problem, 'strerror', None) or problem}", file=sys.stderr)
         return 1
     client.start_reading(on_end=ending.come)
     threading.Thread(target=front.serve_forever, name="http-front", daemon=True).start()

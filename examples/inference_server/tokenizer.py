@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-MERGES = 48
+MERGES = 128
 
 
 def tokenize(text: str) -> list[int]:
     """Planted fault: slow, and on the engine's only thread, so that the GPU idles meanwhile."""
-    tokens = list(text.encode("utf-8", "replace"))[:512]
+    tokens = list(text.encode("utf-8", "replace"))[:1024]
     for merge in range(MERGES):
         pair = most_frequent_pair(tokens)
         if pair is None:

@@ -74,11 +74,15 @@ CUresult impl_cuInit(unsigned int flags) {
     return CUDA_SUCCESS;
 }
 
+int standin_version(void) {
+    return (int)standin_setting("STANDIN_DRIVER_VERSION", 13000);
+}
+
 CUresult impl_cuDriverGetVersion(int *version) {
     ENTER(cuDriverGetVersion);
     if (!version)
         return CUDA_ERROR_INVALID_VALUE;
-    *version = (int)standin_setting("STANDIN_DRIVER_VERSION", 13000);
+    *version = standin_version();
     return CUDA_SUCCESS;
 }
 

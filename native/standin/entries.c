@@ -87,11 +87,9 @@ static const struct entry_point *look_up(const char *symbol, int version, bool p
 static CUresult find_address(const char *symbol, void **pfn, int version, cuuint64_t flags,
                              CUdriverProcAddressQueryResult *status) {
     bool known = false;
-    int driver;
     if (!symbol || !pfn || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
         return CUDA_ERROR_INVALID_VALUE;
-    impl_cuDriverGetVersion(&driver);
-    if (version < 0 || version > driver)
+    if (version < 0 || version > standin_version())
         return CUDA_ERROR_INVALID_VALUE;
     const struct entry_point *entry =
         look_up(symbol, version, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &known);

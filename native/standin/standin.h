@@ -162,6 +162,7 @@ struct context {
 extern atomic_bool standin_initialized;
 extern char standin_injection[256];
 long standin_setting(const char *name, long otherwise);
+int standin_version(void); /* 1000 * major + 10 * minor */
 struct context *standin_current(void);
 
 /* streams.c.  All but standin_wait are called with the lock held. */

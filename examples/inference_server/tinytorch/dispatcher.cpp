@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <dlfcn.h>
+#include <initializer_list>
 
 #define NOINLINE __attribute__((noinline))
 
@@ -128,18 +129,20 @@ class Device {
 
 Device device;
 
-// One operator: the kernel it runs, found at its first call.
+// One operator and the kernel that it runs.
 class Operator {
   public:
     constexpr Operator(const char *kernel, unsigned shared_bytes = 0) : kernel_(kernel), shared_bytes_(shared_bytes) {
     }
 
-    // Returns the number of kernels launched, or minus the driver's error.
+    driver::Result find() {
+        return device.find(kernel_, &function_);
+    }
+
+    // Returns the number of kernels launched, or minus the error of the launch.
     NOINLINE int call(Shape shape) {
-        driver::Result result = function_ ? 0 : device.find(kernel_, &function_);
-        if (result)
-            return -result;
-        result = shared_bytes_ ? device.launch_ex(function_, shape, shared_bytes_) : device.launch(function_, shape);
+        driver::Result result =
+            shared_bytes_ ? device.launch_ex(function_, shape, shared_bytes_) : device.launch(function_, shape);
         return result ? -result : 1;
     }
 
@@ -152,6 +155,13 @@ class Operator {
 Operator embedding("embedding_kernel"), layer_norm("layer_norm_kernel"), gemm("gemm_kernel"), gelu("gelu_kernel"),
     add("add_kernel"), flash_attention("cudnn_flash_attn_kernel", 49152), softmax("softmax_kernel"),
     argmax("argmax_kernel"), copy("elementwise_copy_kernel");
+
+driver::Result find_kernels() {
+    for (Operator *each : {&embedding, &layer_norm, &gemm, &gelu, &add, &flash_attention, &softmax, &argmax, &copy})
+        if (driver::Result result = each->find())
+            return result;
+    return 0;
+}
 
 class Dispatcher {
   public:
@@ -186,7 +196,8 @@ TINY_OPERATOR(copy)
 
 // The rest returns 0 or minus the driver's error too.
 extern "C" int tiny_open(const char *image) {
-    return -tiny::device.open(image);
+    driver::Result result = tiny::device.open(image);
+    return -(result ? result : tiny::find_kernels());
 }
 
 extern "C" int tiny_upload(const void *data, std::size_t bytes) {

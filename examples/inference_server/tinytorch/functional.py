@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -44,68 +45,76 @@ def open_device(dispatcher: Path) -> None:
     Device.open(dispatcher)
 
 
+def launched(kernel: str, result: int) -> None:
+    """Note what the calling operator has launched; a launch that failed was a call of the driver too."""
+    LEDGER.note_launches(kernel, result if result > 0 else 1, sys._getframe(1))
+    check(result)
+
+
+def called(name: str, result: int) -> None:
+    """Note another call of the driver by the calling operator."""
+    LEDGER.note_call(name, sys._getframe(1))
+    check(result)
+
+
 def embedding(tokens: Sequence[int], columns: int) -> Tensor:
     """Token ids to the GPU and to vectors."""
     data = b"".join(token.to_bytes(4, "little") for token in tokens)
-    check(Device.library.upload(data, len(data)))
-    LEDGER.note_call("cuMemcpyHtoDAsync_v2")
-    LEDGER.note_launches("embedding_kernel", check(Device.library.embedding(len(tokens), columns)))
+    called("cuMemcpyHtoDAsync_v2", Device.library.upload(data, len(data)))
+    launched("embedding_kernel", Device.library.embedding(len(tokens), columns))
     return Tensor(len(tokens), columns)
 
 
 def layer_norm(hidden: Tensor) -> Tensor:
     """Normalise each row."""
-    LEDGER.note_launches("layer_norm_kernel", check(Device.library.layer_norm(hidden.rows, hidden.columns)))
+    launched("layer_norm_kernel", Device.library.layer_norm(hidden.rows, hidden.columns))
     return hidden
 
 
 def linear(hidden: Tensor, columns: int) -> Tensor:
     """Multiply by a weight matrix."""
-    LEDGER.note_launches("gemm_kernel", check(Device.library.gemm(hidden.rows, columns)))
+    launched("gemm_kernel", Device.library.gemm(hidden.rows, columns))
     return Tensor(hidden.rows, columns)
 
 
 def gelu(hidden: Tensor) -> Tensor:
     """The activation between the two matrices of an MLP."""
-    LEDGER.note_launches("gelu_kernel", check(Device.library.gelu(hidden.rows, hidden.columns)))
+    launched("gelu_kernel", Device.library.gelu(hidden.rows, hidden.columns))
     return hidden
 
 
 def add(hidden: Tensor, residual: Tensor) -> Tensor:
     """The residual connection."""
-    LEDGER.note_launches("add_kernel", check(Device.library.add(hidden.rows, residual.columns)))
+    launched("add_kernel", Device.library.add(hidden.rows, residual.columns))
     return residual
 
 
 def scaled_dot_product_attention(projected: Tensor, columns: int) -> Tensor:
     """Attention over queries, keys and values, which lie side by side in `projected`."""
-    launched = check(Device.library.flash_attention(projected.rows, columns))
-    LEDGER.note_launches("cudnn_flash_attn_kernel", launched)
+    launched("cudnn_flash_attn_kernel", Device.library.flash_attention(projected.rows, columns))
     return Tensor(projected.rows, columns)
 
 
 def softmax(logits: Tensor) -> Tensor:
     """Logits to probabilities."""
-    LEDGER.note_launches("softmax_kernel", check(Device.library.softmax(logits.rows, logits.columns)))
+    launched("softmax_kernel", Device.library.softmax(logits.rows, logits.columns))
     return logits
 
 
 def argmax(probabilities: Tensor) -> Tensor:
     """The likeliest token of each row."""
-    LEDGER.note_launches("argmax_kernel", check(Device.library.argmax(probabilities.rows, probabilities.columns)))
+    launched("argmax_kernel", Device.library.argmax(probabilities.rows, probabilities.columns))
     return Tensor(probabilities.rows, 1)
 
 
 def copy_element(hidden: Tensor) -> None:
     """Copy one small piece of a tensor."""
-    LEDGER.note_launches("elementwise_copy_kernel", check(Device.library.copy(1, hidden.columns)))
+    launched("elementwise_copy_kernel", Device.library.copy(1, hidden.columns))
 
 
 def item(tokens: Tensor, row: int) -> int:
     """One number from the GPU to Python: a copy, then a wait for all that was launched before it."""
     value = ctypes.c_uint32()
-    check(Device.library.download(ctypes.byref(value), 4 * row, 4))
-    LEDGER.note_call("cuMemcpyDtoHAsync_v2")
-    check(Device.library.synchronize())
-    LEDGER.note_call("cuStreamSynchronize")
+    called("cuMemcpyDtoHAsync_v2", Device.library.download(ctypes.byref(value), 4 * row, 4))
+    called("cuStreamSynchronize", Device.library.synchronize())
     return value.value

@@ -13,8 +13,8 @@ from typing import Any, Callable
 KERNEL_TIMES_NS = {
     "embedding_kernel": 6_000,
     "layer_norm_kernel": 5_000,
-    "gemm_kernel": 40_000,
-    "cudnn_flash_attn_kernel": 60_000,
+    "gemm_kernel": 100_000,
+    "cudnn_flash_attn_kernel": 180_000,
     "gelu_kernel": 8_000,
     "add_kernel": 4_000,
     "softmax_kernel": 7_000,
