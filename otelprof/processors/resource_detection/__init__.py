@@ -1,0 +1,1 @@
+"""Who produced a row, in OpenTelemetry's words: service, host, container, Kubernetes, GPU."""
