@@ -1,0 +1,1 @@
+"""What is inside a process: its interpreter and how to walk it, its OpenTelemetry context, its CUDA driver."""
