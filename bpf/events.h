@@ -104,20 +104,17 @@ RESUMABLE int send_chunk(struct scratch *work, u32 number) {
     return 0;
 }
 
-/* Sends what of the stack hasn't been sent, from the root on, and gives its id. A chunk is only marked as seen when all
- * towards the root were, so a stack whose leaf chunk was seen needs no look at the others. */
+/* Sends what of the stack hasn't been sent, from the root on, and gives its id. What finds no room stops it: a chunk is
+ * never there without those towards the root. */
 static __always_inline u64 send_stack(struct scratch *work) {
     u32 total = work->chunks.count;
     if (!total || total > STACK_CHUNKS)
         return 0;
-    u64 leaf = work->chunks.id[(total - 1) & (STACK_CHUNKS - 1)];
-    if (bpf_map_lookup_elem(&chunks_seen, &leaf))
-        return leaf;
     for (u32 number = 0; number < STACK_CHUNKS; number++) {
         if (number >= total || send_chunk(work, number))
             break;
     }
-    return leaf;
+    return work->chunks.id[(total - 1) & (STACK_CHUNKS - 1)];
 }
 
 static __always_inline void count_state(u32 state) {

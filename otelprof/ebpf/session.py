@@ -1,0 +1,231 @@
+"""The kernel side in one object: what is loaded and attached, which processes are targets, and what has happened.
+
+    session = Session.open(SessionSettings())
+    session.attach_sampler(99)
+    session.set_target(pid, wire().record("target", {...}))
+    while …:
+        drained = session.drain()
+    session.close()
+
+Not for use from several threads at once. Attachments end with the process at the latest, also by kill -9.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from otelprof.ebpf.attach import Link, Sampler, attach_tracepoint
+from otelprof.ebpf.layout import wire
+from otelprof.ebpf.loader import BpfObject, Loader, ProgramStatistics, statistics
+from otelprof.ebpf.mappings import Mappings, NewMapping
+from otelprof.ebpf.maps import PerCpuCounters, Table
+from otelprof.ebpf.refusals import preflight
+from otelprof.ebpf.rings import Ring
+
+Records = npt.NDArray[np.void]
+
+TRACEPOINTS = {
+    "process_forked": "sched_process_fork",
+    "process_executed": "sched_process_exec",
+    "process_exited": "sched_process_exit",
+}
+RING_RECORDS = {
+    "events": "process_event",
+    "samples": "sample",
+    "calls": "cuda_call",
+    "returns": "cuda_return",
+    "names": "cuda_name",
+    "chunks": "stack_chunk",
+}
+_U32 = np.dtype("u4")
+_U64 = np.dtype("u8")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """How much room there is, and who is looked at. Sizes of rings are bytes, powers of two."""
+
+    node: bool = True
+    """Every process (SCOPE_NODE), or only those that are targets (SCOPE_TARGETS)."""
+    events: int = 1 << 17
+    samples: int = 1 << 19
+    chunks: int = 1 << 20
+    calls: int = 1 << 22
+    returns: int = 1 << 19
+    names: int = 1 << 19
+
+    def sizes(self) -> dict[str, int]:
+        """Sizes by map."""
+        return {name: getattr(self, name) for name in RING_RECORDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What has happened since the last time: records as in bpf/wire.h, totals since the start.
+
+    `losses` has the fields of `struct loss` and `count`, the events without a record so far.
+    """
+
+    events: Records
+    samples: Records
+    calls: Records
+    returns: Records
+    names: Records
+    chunks: Records
+    counts: Mapping[str, int]
+    losses: Records
+
+
+class Session:
+    """See the module's text."""
+
+    def __init__(self, settings: SessionSettings, loader: Loader) -> None:
+        self.loader_line = loader.line
+        self._settings = settings
+        self._loader = loader
+        self._objects: dict[str, BpfObject] = {}
+        self._rings: dict[str, Ring] = {}
+        self._links: list[Link] = []
+        self._sampler: Sampler | None = None
+        self._mappings: Mappings | None = None
+
+    @classmethod
+    def open(cls, settings: SessionSettings | None = None) -> Self:
+        """Load what tells of processes and attach it; Unsupported with one line when the kernel can't."""
+        preflight()
+        settings = settings or SessionSettings()
+        session = cls(settings, Loader(settings.sizes()))
+        try:
+            session._begin()
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def attach_sampler(self, hz: float) -> None:
+        """Take a sample `hz` times a second of what each CPU runs."""
+        program = self._load("sampler").programs["sample_cpu"]
+        self._open_rings("samples")
+        self._sampler = Sampler(program, hz)
+
+    def watch_mappings(self) -> None:
+        """Begin to notice new executable mappings, see `mappings`."""
+        self._mappings = Mappings()
+
+    def mappings(self) -> list[NewMapping]:
+        """Executable mappings that any process made since the last time; none before `watch_mappings`."""
+        return self._mappings.read() if self._mappings else []
+
+    @property
+    def mappings_lost(self) -> int:
+        """Mappings that found no room in the kernel's rings, since the start."""
+        return self._mappings.lost if self._mappings else 0
+
+    def set_target(self, pid: int, target: np.void) -> None:
+        """Make a process (tgid in the host's namespace) a target, or change it; `target` is a record of `struct target`."""
+        self._table("targets", _U32, wire().dtype("target")).put(pid, target)
+
+    def drop_target(self, pid: int) -> bool:
+        """Make it no target any more; False when it wasn't."""
+        return self._table("targets", _U32, wire().dtype("target")).delete(pid)
+
+    def target(self, pid: int) -> np.void | None:
+        """The process's record in the kernel, which a fork may have made; None when it is no target."""
+        found: np.void | None = self._table("targets", _U32, wire().dtype("target")).get(pid)
+        return found
+
+    def forget_chunks(self, ids: Iterable[int]) -> None:
+        """Have these stack chunks sent again when they are seen again: for a reader that has thrown them away."""
+        seen = self._table("chunks_seen", _U64, np.dtype("u1"))
+        for number in ids:
+            seen.delete(number)
+
+    def drain(self) -> Drained:
+        """Take all records out of the rings.
+
+        Births and deaths are read first: an event of a process is then never in an earlier drain than its birth by more
+        than one. Chunks are read last: a record is written after the chunks of its stack, so they are all there (but for
+        one that another CPU is writing at this very moment, which comes with the next drain).
+        """
+        if self._sampler:
+            self._sampler.dither()
+        records = {name: self._read(name) for name in RING_RECORDS}
+        return Drained(counts=self._counts(), losses=self._losses(), **records)
+
+    def statistics(self) -> dict[str, ProgramStatistics]:
+        """What the kernel knows of each loaded program."""
+        return {name: found for loaded in self._objects.values() for name, found in statistics(loaded).items()}
+
+    def close(self) -> None:
+        """Detach everything and drop it; safe twice."""
+        for closing in (self._sampler, self._mappings, *self._links, *self._rings.values()):
+            if closing is not None:
+                closing.close()
+        self._sampler = self._mappings = None
+        self._links.clear()
+        self._rings.clear()
+        self._objects.clear()
+        self._loader.close()
+
+    def _begin(self) -> None:
+        processes = self._load("processes")
+        self._write_settings()
+        self._admit_losses()
+        self._open_rings("events", "chunks")
+        for program, tracepoint in TRACEPOINTS.items():
+            self._links.append(attach_tracepoint(processes.programs[program], tracepoint))
+
+    def _load(self, name: str) -> BpfObject:
+        if name not in self._objects:
+            self._objects[name] = self._loader.load(name)
+        return self._objects[name]
+
+    def _table(self, name: str, key: np.dtype[Any], value: np.dtype[Any]) -> Table:
+        return Table(self._loader.maps[name], key, value)
+
+    def _write_settings(self) -> None:
+        scope = wire()["SCOPE_NODE" if self._settings.node else "SCOPE_TARGETS"]
+        epoch = int.from_bytes(os.urandom(2), "little")
+        record = wire().record("settings", {"scope": scope, "epoch": epoch})
+        self._table("settings", _U32, wire().dtype("settings")).put(0, record)
+
+    def _admit_losses(self) -> None:
+        """The keys under which losses count when the map has no room for their process."""
+        table = self._table("losses", wire().dtype("loss"), _U64)
+        reason = wire()["LOST_RING_FULL"]
+        table.put(wire().record("loss", {"kind": wire()["LOST_SAMPLE"], "reason": reason}), 0)
+        for entry in wire().enum("cuda_entry").values():
+            table.put(wire().record("loss", {"kind": wire()["LOST_CALL"], "reason": reason, "entry": entry}), 0)
+
+    def _open_rings(self, *names: str) -> None:
+        sizes = self._settings.sizes()
+        for name in names:
+            if name not in self._rings:
+                self._rings[name] = Ring(self._loader.maps[name], sizes[name], wire().dtype(RING_RECORDS[name]))
+
+    def _read(self, name: str) -> Records:
+        ring = self._rings.get(name)
+        return ring.read() if ring else np.zeros(0, wire().dtype(RING_RECORDS[name]))
+
+    def _counts(self) -> dict[str, int]:
+        names = {name: index for name, index in wire().enum("count").items() if name != "COUNT_KINDS"}
+        totals = PerCpuCounters(self._loader.maps["counts"], len(names)).read()
+        return {name: int(totals[index]) for name, index in names.items()}
+
+    def _losses(self) -> Records:
+        keys, values = self._table("losses", wire().dtype("loss"), _U64).items(LOSSES)
+        fields = [(name, keys.dtype[name]) for name in keys.dtype.names or ()]
+        table = np.zeros(len(keys), [*fields, ("count", "u8")])
+        for name, _ in fields:
+            table[name] = keys[name]
+        table["count"] = values
+        return table[values > 0]
+
+
+LOSSES = 8192  # entries of the map `losses`
