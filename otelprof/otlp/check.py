@@ -28,6 +28,7 @@ TABLES = (
     "attribute_table",
     "stack_table",
 )
+_VALUELESS = b"\x12\x00"  # the zero attribute as the Collector writes it, with an AnyValue that holds nothing
 MAX_PROFILE_SAMPLES = 16_000
 MAX_LABELS = 30
 MAX_LABEL_NAME, MAX_LABEL_VALUE = 1024, 2048
@@ -100,7 +101,7 @@ def _zero_rows(request: Request) -> Iterator[Violation]:
         table = getattr(request.dictionary, name)
         if not len(table):
             yield Violation("profcheck/zero", name, "is empty; row 0 must be the zero value")
-        elif table[0] if name == "string_table" else table[0].ByteSize():
+        elif (table[0] if name == "string_table" else table[0].SerializeToString()) not in ("", b"", _VALUELESS):
             yield Violation("profcheck/zero", f"{name}[0]", "is not the zero value")
 
 

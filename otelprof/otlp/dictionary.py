@@ -193,6 +193,8 @@ class Dictionary:
         ids = ((semconv.BUILD_ID_GNU, mapping.build_id), (semconv.BUILD_ID_HTLHASH, mapping.htlhash))
         attributes = tuple(self.attribute(key, value) for key, value in ids if value)
         row = (*bounds, mapping.offset, self.string(mapping.file))
+        if not any(row) and not attributes:
+            return 0
         found = self._ids.get(("mapping", row, attributes))
         if found is None:
             found = self._ids["mapping", row, attributes] = self.mappings.append(row)

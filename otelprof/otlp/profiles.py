@@ -23,6 +23,7 @@ from otelprof.otlp import semconv, wire
 from otelprof.otlp.dictionary import Dictionary, Selection, any_value, dictionary_of
 from otelprof.otlp.request import MAX_BYTES, Dialect, Encoded, Options, split_to_size
 from otelprof.otlp.wire import Array
+from otelprof.text import clean
 
 MAX_SAMPLES = 15_999
 """Samples of one profile; Pyroscope refuses more than 16,000 (pkg/validation at v2.2.1)."""
@@ -76,7 +77,7 @@ def encode_profiles(batch: Batch, options: Options | None = None) -> list[Encode
 
 def kept(attributes: Attributes, options: Options) -> Attributes:
     """The attributes that the dialect lets through, each key once."""
-    by_key = {key: value for key, value in attributes if key}
+    by_key = {clean(key): value for key, value in attributes if key}
     if options.dialect is Dialect.PYROSCOPE:
         by_key = {key: value for key, value in by_key.items() if key in semconv.PYROSCOPE_ATTRIBUTES}
     return tuple(by_key.items())

@@ -17,7 +17,7 @@ from otelprof.otlp.dictionary import Columns, any_value, link_columns
 from otelprof.otlp.profiles import resource_message, scope_message
 from otelprof.otlp.request import Encoded, Options, split_to_size
 from otelprof.otlp.wire import Array, Ragged
-from otelprof.text import utf8
+from otelprof.text import clean, utf8
 
 INTERNAL = 1  # SpanKind
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
@@ -70,7 +70,7 @@ def _of_values(ids: Array, encode: Callable[[int], bytes]) -> Ragged:
 
 def _key_values(attributes: Attributes) -> bytes:
     """Field 9 for each attribute."""
-    pairs = (KeyValue(key=key, value=any_value(value)) for key, value in attributes if key)
+    pairs = (KeyValue(key=clean(key), value=any_value(value)) for key, value in attributes if key)
     return b"".join(wire.field(9, pair.SerializeToString()) for pair in pairs)
 
 
