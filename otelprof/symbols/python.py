@@ -8,7 +8,7 @@ its address and its first line; a freed one whose place was taken by something e
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,14 +25,17 @@ Key = tuple[int, int]
 
 CACHE_BYTES = 16 << 20
 """Rough size of the decoded code objects that are kept of a process."""
-LINES_LIMIT = 1 << 18
+LINES_LIMIT = 1 << 17
 """Bytes of a line table that are read; instructions behind them show the first line."""
+BATCH = 32
+"""Code objects that are read at once: bounds what a hostile process can make us hold meanwhile."""
 CHECK_UNREADABLE = 0xFFFFFFFF
 """`check` of a frame whose code object the kernel couldn't read (bpf/python_frames.h): any first line is taken."""
 OFFSETS_LIMIT = 4096
 """Frames that are kept of one code object."""
 UNKNOWN = mark("unknown")
 
+_LARGEST = (1 << 31) - 1
 _SPECULATIVE = 256  # bytes read at a string or line table at first; most are shorter
 _PAGE = 4096
 _TYPES = 256
@@ -85,7 +88,10 @@ class CodeReader:
         """
         self._make_room()
         keys = list(zip(records["address"].tolist(), records["check"].tolist(), strict=True))
-        answers = self._load({key for key in keys if key not in self._codes})
+        answers: dict[Key, Frame | None] = {}
+        unknown = list({key for key in keys if key not in self._codes})
+        for start in range(0, len(unknown), BATCH):
+            answers |= self._load(unknown[start : start + BATCH])
         self._decode(keys, records["offset"].tolist())
         return [
             self._codes[key].frames[offset] if key in self._codes else answers.get(key, UNKNOWN)
@@ -107,28 +113,28 @@ class CodeReader:
             self._add_frames(self._codes[key], sorted(missing))
 
     def _add_frames(self, code: Code, offsets: list[int]) -> None:
-        lines = code.lines.at(self._instructions(np.array(offsets, np.int64)))
-        for offset, line in zip(offsets, lines.tolist(), strict=True):
+        lines = code.lines.at([self._instruction(offset) for offset in offsets])
+        for offset, line in zip(offsets, lines, strict=True):
             shown = code.first_line if line == NO_LINE else line
             code.frames[offset] = Frame(code.name, FrameKind.CPYTHON, code.file, shown, code.first_line)
 
-    def _instructions(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Offsets of the wire as positions in the line table; f_lasti is -1 in a frame that hasn't begun."""
-        offsets = np.where(offsets >= 1 << 31, offsets - (1 << 32), offsets)
-        if self._layout.minor <= 9:
-            return offsets
-        return offsets * 2 if self._layout.minor == 10 else (offsets - self._layout.code_bytecode) >> 1
+    def _instruction(self, offset: int) -> int:
+        """An offset of the wire as a position in the line table; a frame that hasn't begun has one below zero."""
+        if offset >= 1 << 31:
+            offset -= 1 << 32
+        if self._layout.minor <= 10:
+            return offset if self._layout.minor <= 9 else min(2 * offset, _LARGEST)
+        return (offset - self._layout.code_bytecode) >> 1
 
     # --- code objects ------------------------------------------------------------------------------------------
 
-    def _load(self, keys: Collection[Key]) -> dict[Key, Frame | None]:
+    def _load(self, keys: Sequence[Key]) -> dict[Key, Frame | None]:
         """Read code objects into the cache; what to show for those that can't be."""
-        ordered = list(keys)
-        images = self._memory.read_many([(address, self._layout.code_size) for address, _ in ordered])
+        images = self._memory.read_many([(address, self._layout.code_size) for address, _ in keys])
         kinds = self._type_names(self._type_of(image) for image in images if image)
         answers: dict[Key, Frame | None] = {}
         heads = []
-        for key, image in zip(ordered, images, strict=True):
+        for key, image in zip(keys, images, strict=True):
             kind = kinds.get(self._type_of(image), "") if image else ""
             head = self._head(key, image) if image and kind == "code" else None
             if head is not None:
@@ -149,9 +155,9 @@ class CodeReader:
 
     def _keep(self, heads: Sequence[_Head]) -> None:
         texts, tables = self._parts(heads)
-        for head in heads:
-            lines = decode(self._layout.minor, tables.get(head.lines, b""), head.first_line)
-            code = Code(texts.get(head.name, ""), texts.get(head.file, ""), head.first_line, lines)
+        decoded = decode(self._layout.minor, [tables[head.lines] for head in heads], [head.first_line for head in heads])
+        for head, lines in zip(heads, decoded, strict=True):
+            code = Code(texts[head.name], texts[head.file], head.first_line, lines)
             self._codes[head.key] = code
             self._weight += code.weight
 

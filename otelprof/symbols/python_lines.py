@@ -8,18 +8,20 @@ Whole tables are decoded at once with numpy; nothing in a table can make a decod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 
 NO_LINE = -1
 _NO_LINE_310 = -128
 _ONE_LINE, _LONG_WITHOUT_COLUMNS, _LONG, _NONE = 10, 13, 14, 15  # codes of the 3.11 table
 _VARINT_BYTES = 6
+_LARGEST = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,60 +34,67 @@ class LineTable:
     starts: npt.NDArray[np.int32]
     lines: npt.NDArray[np.int32]
 
-    def at(self, instructions: Integers) -> Integers:
-        """The line of each instruction, shape as given; NO_LINE where the table has none."""
-        index = np.searchsorted(self.starts, instructions, "right") - 1
-        known = index >= 0
-        found: Integers = np.full(len(instructions), NO_LINE, np.int64)
-        found[known] = self.lines[index[known]]
-        return found
+    def at(self, instructions: Sequence[int]) -> list[int]:
+        """The line of each instruction (below 2^31), in order; NO_LINE where the table has none."""
+        if not len(self.starts):
+            return [NO_LINE] * len(instructions)
+        index = self.starts.searchsorted(np.array(instructions, np.int32), "right")
+        lines = self.lines[index - 1].tolist()
+        return [line if entry else NO_LINE for entry, line in zip(index.tolist(), lines, strict=True)]
 
 
-def decode(minor: int, data: bytes, first_line: int) -> LineTable:
-    """The table in `data` of a code object of CPython 3.`minor` that begins at `first_line`."""
-    starts, lines = _decoder(minor)(np.frombuffer(data, np.uint8), first_line)
-    return LineTable(_narrow(starts), _narrow(lines))
+def decode(minor: int, tables: Sequence[bytes], first_lines: Sequence[int]) -> list[LineTable]:
+    """The line tables of code objects of CPython 3.`minor` that begin at `first_lines`, all in one go."""
+    if not tables:
+        return []
+    if minor <= 10:
+        tables = [table[: len(table) // 2 * 2] for table in tables]
+    sizes = np.array([len(table) for table in tables], np.int64)
+    data = np.frombuffer(b"".join(tables), np.uint8)
+    return _pairs(minor, data, sizes // 2, first_lines) if minor <= 10 else _locations(data, sizes, first_lines)
 
 
-def _decoder(minor: int) -> Callable[[npt.NDArray[np.uint8], int], tuple[Integers, Integers]]:
-    if minor <= 9:
-        return _pairs_39
-    return _pairs_310 if minor == 10 else _locations
+def _pairs(minor: int, data: Bytes, counts: Integers, first_lines: Sequence[int]) -> list[LineTable]:
+    spans = data[::2].astype(np.int64)
+    deltas = np.ascontiguousarray(data[1::2]).view(np.int8).astype(np.int64)
+    absent = (deltas == _NO_LINE_310) & (minor == 10)
+    ends, lines = _running(spans, counts), _running(np.where(absent, 0, deltas), counts)
+    lines = np.where(absent, NO_LINE, lines + np.repeat(np.array(first_lines, np.int64), counts))
+    if minor == 10:  # an entry's line is that of the bytes that it spans
+        return _split(ends - spans, lines, counts)
+    # Before 3.10 it is that of the bytes behind it; those in front have the first line.
+    at = np.cumsum(counts) - counts
+    return _split(np.insert(ends, at, 0), np.insert(lines, at, first_lines), counts + 1)
 
 
-def _narrow(values: Integers) -> npt.NDArray[np.int32]:
-    return np.clip(values, -1, np.iinfo(np.int32).max).astype(np.int32)
-
-
-def _pairs(data: npt.NDArray[np.uint8]) -> tuple[Integers, Integers]:
-    pairs = data[: len(data) // 2 * 2].reshape(-1, 2)
-    return pairs[:, 0].astype(np.int64), np.ascontiguousarray(pairs[:, 1]).view(np.int8).astype(np.int64)
-
-
-def _pairs_39(data: npt.NDArray[np.uint8], first_line: int) -> tuple[Integers, Integers]:
-    spans, deltas = _pairs(data)
-    return np.cumsum(np.r_[0, spans]), np.cumsum(np.r_[first_line, deltas])
-
-
-def _pairs_310(data: npt.NDArray[np.uint8], first_line: int) -> tuple[Integers, Integers]:
-    spans, deltas = _pairs(data)
-    absent = deltas == _NO_LINE_310
-    lines = first_line + np.cumsum(np.where(absent, 0, deltas))
-    return np.cumsum(spans) - spans, np.where(absent, NO_LINE, lines)
-
-
-def _locations(data: npt.NDArray[np.uint8], first_line: int) -> tuple[Integers, Integers]:
+def _locations(data: Bytes, sizes: Integers, first_lines: Sequence[int]) -> list[LineTable]:
     heads = np.flatnonzero(data & 0x80)
+    counts = np.diff(np.searchsorted(heads, np.r_[0, np.cumsum(sizes)]))
     codes = (data[heads] >> 3 & 15).astype(np.int64)
     lengths = (data[heads] & 7).astype(np.int64) + 1
     deltas = np.where((codes >= _ONE_LINE) & (codes < _LONG_WITHOUT_COLUMNS), codes - _ONE_LINE, 0)
     long = (codes == _LONG_WITHOUT_COLUMNS) | (codes == _LONG)
     deltas[long] = _signed(_varints(data, heads[long] + 1))
-    lines = np.where(codes == _NONE, NO_LINE, first_line + np.cumsum(deltas))
-    return np.cumsum(lengths) - lengths, lines
+    lines = _running(deltas, counts) + np.repeat(np.array(first_lines, np.int64), counts)
+    return _split(_running(lengths, counts) - lengths, np.where(codes == _NONE, NO_LINE, lines), counts)
 
 
-def _varints(data: npt.NDArray[np.uint8], at: Integers) -> Integers:
+def _running(values: Integers, counts: Integers) -> Integers:
+    """Running sums that begin anew in each of the consecutive groups of `counts` values."""
+    sums = np.cumsum(values)
+    before = np.r_[0, sums][np.cumsum(counts) - counts]
+    totals: Integers = sums - np.repeat(before, counts)
+    return totals
+
+
+def _split(starts: Integers, lines: Integers, counts: Integers) -> list[LineTable]:
+    narrow_starts = np.minimum(starts, _LARGEST).astype(np.int32)
+    narrow_lines = np.clip(lines, NO_LINE, _LARGEST).astype(np.int32)
+    ends = np.cumsum(counts).tolist()
+    return [LineTable(narrow_starts[a:b], narrow_lines[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
+
+
+def _varints(data: Bytes, at: Integers) -> Integers:
     """The numbers that begin at the positions `at`: six bits a byte, low ones first, 64 says that more follow."""
     padded = np.r_[data, np.zeros(_VARINT_BYTES, np.uint8)].astype(np.int64)
     values = np.zeros(len(at), np.int64)
