@@ -29,7 +29,7 @@ from otelprof.cli.backend import backend_options
 from otelprof.cli.caller import Caller, caller
 from otelprof.cli.children import ChildProcess
 from otelprof.cli.messages import say
-from otelprof.cli.values import SECONDS
+from otelprof.cli.values import seconds
 from otelprof.config.telemetry import split_address
 from otelprof.errors import OtelprofError
 
@@ -38,7 +38,7 @@ _SUMMARY = re.compile(r"samples=\d+ launches=\d+ lost=\d+ sent=\d+ unsent=\d+")
 _NOTHING = "samples=0 launches=0 lost=0 sent=0 unsent=0"
 _START_LIMIT = 60.0  # seconds until the backend listens, and again until the agent is ready
 _AGENT_END, _END = 3.6, 4.7  # seconds after the signal: the agent's flush, then everybody
-_POLL = 0.05
+_START_POLL, _POLL = 0.05, 0.2
 _AGENT_PORT = 4042
 
 
@@ -156,7 +156,7 @@ class _Up:
                 return True
             if time.monotonic() > limit:
                 raise OtelprofError(f"not ready after {_START_LIMIT:.0f} s: the lines above say how far it came")
-            time.sleep(_POLL)
+            time.sleep(_START_POLL)
         return False
 
     def _over(self) -> bool:
@@ -177,8 +177,8 @@ class _Up:
         for child in failed:
             say(f"the {child.name} ended with status {child.status}" + ("" if self._stopping else "; everything stops"))
         start = time.monotonic()
-        for child in (self.agent, self.demo):
-            if child is not None and child.pid:
+        for child in self.children:
+            if child is not self.backend:
                 child.signal(signal.SIGTERM)
         self.agent.end(start + _AGENT_END)
         self.backend.signal(signal.SIGTERM)
@@ -227,7 +227,7 @@ def _answers(url: str) -> bool:
 
 @click.command("up", short_help="agent and backend on this machine, with one command")
 @backend_options
-@click.option("--duration", type=SECONDS, metavar="DURATION", help="End after this time, counted from when all is ready.")
+@click.option("--duration", callback=seconds, metavar="DURATION", help="End after this time, counted from when all is ready.")
 @click.option("--demo", is_flag=True, help="Start an inference server to look at (examples/inference_server).")
 def command(duration: float | None, demo: bool, **options: Any) -> int:
     """Profile this machine and look at it: starts the agent and the backend, until Ctrl-C.

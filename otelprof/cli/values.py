@@ -1,4 +1,4 @@
-"""Types of command-line values that click doesn't have."""
+"""Command-line values that click has no type for."""
 
 from __future__ import annotations
 
@@ -7,21 +7,14 @@ import click
 from otelprof.config.units import parse_duration
 
 
-class Seconds(click.ParamType):
-    """A duration: `30`, `1.5`, `30s`, `2m`; the value is seconds, above zero."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """See click.ParamType."""
-        text = str(value)
-        try:
-            seconds = float(text) if text.replace(".", "", 1).isdecimal() else float(parse_duration(text))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if not 0 < seconds < 1e9:
-            self.fail("a duration above zero is needed, such as 30s", param, ctx)
-        return seconds
-
-
-SECONDS = Seconds()
+def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """An option's callback: a duration (`30`, `1.5`, `30s`, `2m`) as seconds above zero."""
+    if value is None:
+        return None
+    try:
+        found = float(value) if value.replace(".", "", 1).isdecimal() else float(parse_duration(value))
+    except ValueError as error:
+        raise click.BadParameter(f"{error}, not {value!r}", ctx, param) from None
+    if not 0 < found < 1e9:
+        raise click.BadParameter(f"a duration above zero is needed, such as 30s, not {value!r}", ctx, param)
+    return found
