@@ -88,7 +88,7 @@ function link(flame, level) {
   childUntil.fill(rows[level], rows[level - 1], rows[level]);
   for (let bar = rows[level]; bar < rows[level + 1]; bar++) {
     while (above + 1 < rows[level] && start[above] + total[above] <= start[bar]) above++;
-    if (childUntil[above] === rows[level] || parent[bar - 1] !== above) childFrom[above] = bar;
+    if (parent[bar - 1] !== above) childFrom[above] = bar;
     parent[bar] = above;
     childUntil[above] = bar + 1;
     clip(flame, bar, above);
@@ -102,12 +102,15 @@ function clip(flame, bar, above) {
 }
 
 function hashPaths(flame) {
-  const own = flame.names.map((name, i) => hashText(`${flame.kinds[i] ?? ""} ${name}`));
+  const own = flame.names.map((name, i) => hashText(`${flame.kinds[i] ?? ""} ${name} ${placeOf(flame.files[i])}`));
   for (let bar = 0; bar < flame.count; bar++) {
     const above = flame.parent[bar] < 0 ? 0x811c9dc5 : flame.path[flame.parent[bar]];
     flame.path[bar] = Math.imul(((above << 5) | (above >>> 27)) ^ own[flame.name[bar]], 0x9e3779b1) >>> 0 || 1;
   }
 }
+
+/** A file without its line, which may differ between two answers. */
+const placeOf = (file) => (file ?? "").replace(/:\d+$/, "");
 
 /** FNV-1a, 32 bits, over UTF-16 units. */
 export function hashText(text) {

@@ -45,17 +45,18 @@ function enter(flame, bar, sums) {
   sums.open[name]++;
 }
 
-/** Self values by frame kind: {python: …, cuda: …}; the root's own self belongs to no kind. */
+/** Self values by frame kind, for each kind that occurs: {python: …, cuda: …}; the root's own self belongs to no kind. */
 export function kindsOf(functions, flame) {
   const sums = {};
   for (const { name, self } of functions) {
     const kind = flame.kinds[name] || "other";
-    if (self > 0) sums[kind] = (sums[kind] ?? 0) + self;
+    sums[kind] = (sums[kind] ?? 0) + self;
   }
   return sums;
 }
 
-/** Entries sorted by `self` or `total`, largest first; names decide between equals, so that rows don't jump. */
+/** Entries sorted by `self` or `total`, largest first; the other value, then names decide between equals, so that rows don't jump. */
 export function sortFunctions(functions, key, names) {
-  return [...functions].sort((a, b) => b[key] - a[key] || (names[a.name] < names[b.name] ? -1 : 1));
+  const other = key === "self" ? "total" : "self";
+  return [...functions].sort((a, b) => b[key] - a[key] || b[other] - a[other] || (names[a.name] < names[b.name] ? -1 : 1));
 }

@@ -1,0 +1,78 @@
+/**
+ * All requests of the page to the backend.  A refused request throws ApiError with the backend's own message.
+ */
+
+const SERVICE = "/querier.v1.QuerierService";
+
+/** Most bars that are asked for; the backend folds the rest into `other`. */
+export const MAX_NODES = 16_384;
+
+export class ApiError extends Error {
+  constructor(message, status, code) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+/** Profile types over all data: [{id, unit, first, last, services}]. */
+export async function fetchTypes(signal) {
+  const answer = await get("/api/v1/types", {}, signal);
+  return answer.types ?? [];
+}
+
+/** The flame graph of a type, a selector and a range in Unix milliseconds. */
+export function fetchFlame({ type, query, from, until }, signal) {
+  return get("/api/v1/flamegraph", { type, query, from: Math.floor(from), until: Math.ceil(until), max_nodes: MAX_NODES }, signal);
+}
+
+/** Points of the time line, summed over all series: [[Unix ms, value]], one every `step` seconds. */
+export async function fetchSeries({ type, query, from, until, step }, signal) {
+  const body = { profileTypeID: type, labelSelector: query, start: String(Math.floor(from)), end: String(Math.ceil(until)), step };
+  const answer = await request(`${SERVICE}/SelectSeries`, {
+    method: "POST", body: JSON.stringify(body), signal,
+    headers: { "Content-Type": "application/json", "Connect-Protocol-Version": "1" },
+  });
+  return sumPoints(answer.series ?? []);
+}
+
+/** The address of a download of what is shown. */
+export function exportUrl(format, { type, query, from, until }) {
+  return `/api/v1/export?${new URLSearchParams({ format, type, query, from: Math.floor(from), until: Math.ceil(until) })}`;
+}
+
+function get(path, params, signal) {
+  return request(`${path}?${new URLSearchParams(params)}`, { signal });
+}
+
+async function request(path, options) {
+  let reply;
+  try {
+    reply = await fetch(path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError("the backend does not answer", 0, "unavailable");
+  }
+  if (!reply.ok) throw await refusal(reply);
+  return reply.json();
+}
+
+async function refusal(reply) {
+  const text = (await reply.text()).slice(0, 1000);
+  try {
+    const { message, code } = JSON.parse(text);
+    return new ApiError(message || `the backend refused with ${reply.status}`, reply.status, code);
+  } catch {
+    return new ApiError(`the backend refused with ${reply.status}`, reply.status, "");
+  }
+}
+
+function sumPoints(series) {
+  const sums = new Map();
+  for (const { points = [] } of series) {
+    for (const { timestamp = 0, value = 0 } of points) {
+      sums.set(Number(timestamp), (sums.get(Number(timestamp)) ?? 0) + Number(value));
+    }
+  }
+  return [...sums].sort((a, b) => a[0] - b[0]);
+}

@@ -1,0 +1,312 @@
+/**
+ * The Explore page: holds the state, fetches what it asks for and hands that to the parts.
+ *
+ * A person's wish changes the state and the address and loads anew (`loading`, then `ready`, `empty` or `error`); news from the
+ * backend refresh in place, so that zoom, search, scroll and an open picker stay.
+ */
+import { exportUrl, fetchFlame, fetchSeries, fetchTypes } from "./api.js";
+import { showControls, showFeed, windowOf } from "./controls.js";
+import { showCrumbs, showLegend } from "./crumbs.js";
+import { buildFlame } from "./flame_data.js";
+import { searchFlame } from "./flame_search.js";
+import { functionsOf, kindsOf } from "./functions.js";
+import { Pace } from "./live.js";
+import { emptyRange, failure, firstRun, showStatus } from "./messages.js";
+import { colourOf, coloursOf } from "./palette.js";
+import { defaultType, titleOf, unitOf } from "./profile_types.js";
+import { serviceOf } from "./selector.js";
+import { fixed, formatState, isOpen, live, parseState, shownRange, windowRange } from "./state.js";
+import { svgOf } from "./svg_export.js";
+import { stepOf } from "./time_axis.js";
+import { formatRange, formatShare, formatSpan } from "./units.js";
+
+const LEAST_GAP = 1000;
+const TYPES_EVERY = 10_000;
+const IN_PLACE = ["search", "zoom", "pane"];
+
+export class Explore {
+  #types = [];
+  #typesAt = -Infinity;
+  #abort = new AbortController();
+  #last = 0;
+  #feedStatus = "lost";
+  #paused = false;
+  #found = null;
+  #next = 0;
+
+  /** `parts`: {view, timeline, tooltip, table, feed, palette, search, found, crumbs, legend, status, title, range}. */
+  constructor(parts) {
+    Object.assign(this, parts);
+    this.state = parseState(location.search);
+    this.pace = new Pace(() => this.#load(true), LEAST_GAP);
+  }
+
+  /** Unix ms; a backend whose clock is ahead moves it on. */
+  now() {
+    return Math.max(Date.now(), this.#last);
+  }
+
+  start() {
+    this.search.value = this.state.search;
+    this.feed.start();
+    return this.reload();
+  }
+
+  /** A wish: patches the state, writes the address and shows it. */
+  change(patch) {
+    this.state = { ...this.state, ...patch };
+    const inPlace = Object.keys(patch).every((key) => IN_PLACE.includes(key));
+    const write = Object.keys(patch).every((key) => key === "search" || key === "pane") ? "replaceState" : "pushState";
+    history[write](null, "", `/explore${formatState(this.state)}`);
+    this.#showState();
+    if (!inPlace) this.reload();
+  }
+
+  /** The browser went back or forth. */
+  restore() {
+    this.state = parseState(location.search);
+    this.search.value = this.state.search;
+    this.#showState();
+    this.reload();
+  }
+
+  reload() {
+    this.view.setState("loading");
+    return this.#load(false);
+  }
+
+  /** News from the backend; `last` is the time of the newest sample. */
+  news(last) {
+    this.#last = Math.max(this.#last, last);
+    if (!this.#paused && !document.hidden && isOpen(this.state, this.now() - LEAST_GAP)) this.pace.wish();
+  }
+
+  /** Time passes: a live window moves on although nothing arrives. */
+  tick() {
+    if (this.state.window.live) this.news(0);
+  }
+
+  feedChanged(status) {
+    this.#feedStatus = status;
+    this.#showFeed();
+  }
+
+  toggleLive() {
+    if (!isOpen(this.state, this.now())) {
+      this.#paused = false;
+      this.change({ window: live(this.#liveSpan()), selection: null });
+      return;
+    }
+    this.#paused = !this.#paused;
+    if (this.#paused) this.feed.stop();
+    else this.feed.start();
+    this.#showFeed();
+    this.news(0);
+  }
+
+  select(selection) {
+    this.change({ selection });
+  }
+
+  widen(selection) {
+    this.change({ window: windowOf(selection), selection: null });
+  }
+
+  zoomed(bar) {
+    this.change({ zoom: bar > 0 ? this.view.flame.path[bar] : 0 });
+    this.#describe();
+  }
+
+  searchFor(text) {
+    this.#next = 0;
+    this.change({ search: text });
+    this.#applySearch();
+    this.#fillTable();
+  }
+
+  /** Puts the mark on the next match. */
+  nextMatch(step) {
+    const bars = this.#found?.bars ?? [];
+    if (!bars.length) return;
+    this.view.focusOn(bars[this.#next % bars.length]);
+    this.#next = (this.#next + step + bars.length) % bars.length;
+  }
+
+  hovered(spot) {
+    if (spot && this.view.flame) this.tooltip.show(spot, { flame: this.view.flame, zoom: this.view.zoom, colours: this.#colours() });
+    else this.tooltip.hide();
+  }
+
+  setPalette(palette) {
+    this.palette = palette;
+    this.view.setPalette(palette);
+    this.timeline.paint();
+    if (this.view.flame) this.#describe();
+  }
+
+  /** What is shown as an SVG document. */
+  svg() {
+    const { flame, zoom } = this.view;
+    const { from, until } = shownRange(this.state, this.now());
+    return svgOf(flame, {
+      root: zoom, title: `${titleOf(this.state.type)}${this.#service()}`, subtitle: formatRange(from, until),
+      colour: (name) => colourOf(this.palette, flame, name),
+    });
+  }
+
+  async #load(quiet) {
+    this.#abort.abort();
+    const { signal } = (this.#abort = new AbortController());
+    try {
+      await this.#loadTypes(signal);
+      if (this.state.type) await this.#loadData(signal);
+      else this.#showEmpty(0, 0);
+    } catch (error) {
+      if (!signal.aborted) this.#fail(error, quiet);
+    }
+  }
+
+  /** Types are asked for at first, now and then, and when there was nothing to show. */
+  async #loadTypes(signal) {
+    const fresh = performance.now() - this.#typesAt < TYPES_EVERY && this.view.element.dataset.state !== "empty";
+    if (fresh && this.state.type) return;
+    this.#types = await fetchTypes(signal);
+    this.#typesAt = performance.now();
+    if (!this.state.type && this.#types.length) {
+      this.state = { ...this.state, type: defaultType(this.#types.map(({ id }) => id)) };
+      history.replaceState(null, "", `/explore${formatState(this.state)}`);
+    }
+    this.#showState();
+  }
+
+  async #loadData(signal) {
+    const { type, query } = this.state;
+    const around = windowRange(this.state, this.now());
+    const shown = shownRange(this.state, this.now());
+    const step = stepOf(around);
+    const [answer, points] = await Promise.all([
+      fetchFlame({ type, query, ...shown }, signal),
+      fetchSeries({ type, query, ...around, step }, signal),
+    ]);
+    this.timeline.setData(points, around, step, unitOf(type));
+    this.timeline.setSelection(this.state.selection);
+    this.#showRange(shown);
+    if (answer.total > 0 && answer.levels?.length) this.#showFlame(buildFlame(answer));
+    else await this.#explainEmpty(shown, signal);
+  }
+
+  async #explainEmpty({ from, until }, signal) {
+    this.#types = await fetchTypes(signal);
+    this.#showState();
+    this.#showEmpty(from, until);
+  }
+
+  #showFlame(flame) {
+    this.view.setFlame(flame, this.state.zoom);
+    this.#describe();
+    showStatus(this.status);
+    this.view.setState("ready");
+  }
+
+  #showEmpty(from, until) {
+    this.view.clear();
+    this.#describe();
+    this.timeline.setSelection(this.state.selection);
+    if (!this.#types.length) showStatus(this.status, firstRun());
+    else {
+      const facts = { from, until, type: this.state.type, types: this.#types, service: serviceOf(this.state.query) };
+      showStatus(this.status, emptyRange(facts, (entry) => this.#jump(entry)));
+    }
+    this.view.setState("empty");
+  }
+
+  /** To the last data of a type, in a window as long as the one that is shown. */
+  #jump({ id, last, services }) {
+    const { from, until } = shownRange(this.state, this.now());
+    const window = last > this.now() - (until - from) ? live(this.#liveSpan()) : fixed(last - (until - from) * 0.9, last + (until - from) * 0.1);
+    const service = serviceOf(this.state.query);
+    const query = !service || (services ?? []).includes(service) ? this.state.query : "{}";
+    this.change({ type: id, query, window: roundWindow(window), selection: null });
+  }
+
+  #fail(error, quiet) {
+    const over = Boolean(quiet && this.view.flame);
+    if (!over) {
+      this.view.clear();
+      this.#describe();
+    }
+    showStatus(this.status, failure(error, () => this.reload()), over);
+    this.view.setState("error");
+  }
+
+  /** All that follows from the graph and its zoom. */
+  #describe() {
+    const { flame, zoom } = this.view;
+    this.#applySearch();
+    showCrumbs(this.crumbs, flame, zoom, (bar) => this.view.zoomTo(bar));
+    this.functions = flame ? functionsOf(flame, zoom) : [];
+    showLegend(this.legend, flame ? kindsOf(this.functions, flame) : {}, this.palette);
+    this.#fillTable();
+  }
+
+  #fillTable() {
+    const { flame } = this.view;
+    this.table.setData(flame ? { functions: this.functions, flame, colours: this.#colours(), matches: this.#found?.names ?? null } : null);
+  }
+
+  #applySearch() {
+    const { flame, zoom } = this.view;
+    this.#found = flame ? searchFlame(flame, this.state.search, zoom) : null;
+    this.view.setMatches(this.#found?.names ?? null);
+    this.found.textContent = this.#found ? this.#foundWords(flame) : "";
+  }
+
+  #foundWords(flame) {
+    const { bars, value } = this.#found;
+    return bars.length ? `${formatShare(value, flame.total[this.view.zoom])} · ${bars.length.toLocaleString("en")}` : "no match";
+  }
+
+  #colours() {
+    return coloursOf(this.palette, this.view.flame);
+  }
+
+  #showState() {
+    showControls(this.state, this.#types);
+    this.title.textContent = titleOf(this.state.type) || "Profile";
+    document.title = `${titleOf(this.state.type) || "Explore"}${this.#service()} · otelprof`;
+    this.#showFeed();
+    this.#showExports();
+  }
+
+  #service() {
+    const service = serviceOf(this.state.query);
+    return service ? ` · ${service}` : "";
+  }
+
+  #showFeed() {
+    const open = isOpen(this.state, this.now());
+    showFeed(!open ? "off" : this.#paused ? "paused" : this.#feedStatus);
+  }
+
+  #showRange({ from, until }) {
+    this.range.textContent = `${formatRange(from, until)} · ${formatSpan(until - from)}`;
+    this.#showExports();
+  }
+
+  #showExports() {
+    const range = shownRange(this.state, this.now());
+    for (const link of document.querySelectorAll("a[data-export]")) {
+      link.href = exportUrl(link.dataset.export, { type: this.state.type, query: this.state.query, ...range });
+    }
+  }
+
+  #liveSpan() {
+    if (this.state.window.live) return this.state.window.span;
+    const span = this.state.window.until - this.state.window.from;
+    return Math.max(60e3, Math.ceil(span / 60e3) * 60e3);
+  }
+}
+
+function roundWindow(window) {
+  return window.live ? window : fixed(Math.floor(window.from), Math.ceil(window.until));
+}

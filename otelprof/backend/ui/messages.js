@@ -1,0 +1,67 @@
+/**
+ * What the page says when there is no graph: nothing stored yet, an empty range, a refusal, a backend that is away.
+ */
+import { titleOf } from "./profile_types.js";
+import { formatTime } from "./units.js";
+
+/** Nothing was ever stored: what to do. */
+export function firstRun() {
+  const steps = [
+    ["Profile this machine", "otelprof up"],
+    ["See it with the demo", "otelprof up --demo"],
+    ["Send OTLP profiles here", `${location.origin}/v1development/profiles`],
+  ];
+  const list = make("ol", "");
+  list.append(...steps.map(([what, how]) => {
+    const item = make("li", "");
+    item.append(make("span", what), make("code", how));
+    return item;
+  }));
+  return [make("h2", "Waiting for the first profile"), make("p", "Nothing has been stored yet. This page draws it as soon as it arrives."), list];
+}
+
+/** An empty range: the last data and where there are some; `jump(type)` goes to the last data of a type. */
+export function emptyRange({ from, until, type, types, service }, jump) {
+  const own = types.filter((entry) => !service || (entry.services ?? []).includes(service));
+  const last = Math.max(...(own.length ? own : types).map((entry) => entry.last));
+  const parts = [
+    make("h2", `no samples between ${formatTime(from)} and ${formatTime(until)}`),
+    make("p", `last data ${formatTime(last)}${service && !own.length ? `, none from ${service}` : ""}`),
+    make("p", own.length ? "Types with data:" : `Types with data from other services:`),
+  ];
+  const chips = make("div", "");
+  chips.className = "chips";
+  chips.append(...(own.length ? own : types).map((entry) => chip(entry, entry.id === type, jump)));
+  return [...parts, chips];
+}
+
+function chip(entry, current, jump) {
+  const button = make("button", titleOf(entry.id));
+  button.type = "button";
+  button.className = current ? "button primary" : "button";
+  button.title = `${entry.id}\nlast data ${formatTime(entry.last)}`;
+  button.addEventListener("click", () => jump(entry));
+  return button;
+}
+
+/** A refusal or silence of the backend; `again` tries once more. */
+export function failure(error, again) {
+  const button = make("button", "Try again");
+  button.type = "button";
+  button.className = "button";
+  button.addEventListener("click", again);
+  return [make("p", error.message), button];
+}
+
+/** Shows lines in the status, or nothing; `over` lays them over a graph that stays. */
+export function showStatus(element, lines = [], over = false) {
+  element.classList.toggle("over-graph", over);
+  element.replaceChildren(...lines);
+  element.hidden = lines.length === 0;
+}
+
+function make(tag, text) {
+  const element = document.createElement(tag);
+  element.textContent = text;
+  return element;
+}
