@@ -1,0 +1,269 @@
+"""CUDA driver libraries in processes: which mapped files are one, and where in them the probes go.
+
+Probes sit on files, not on processes, so a library is attached once however many processes map it, and let go when the last
+of them has ended. Whatever calls the driver passes its exported functions: libcudart and others get exactly these addresses
+from cuGetProcAddress (all 846 of driver 535.261.03).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import resource
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from otelprof.counters import CUDA_FILES, Counters
+from otelprof.ebpf.mappings import NewMapping
+from otelprof.errors import MalformedInput, OtelprofError
+from otelprof.processes.maps import Region, open_region
+from otelprof.symbols.elf import Elf, FileSource, Symbol
+from otelprof.targets.cuda_entries import ENTRY_POINTS, MARKS
+from otelprof.targets.file_identity import Identity, identity
+from otelprof.targets.probe_sites import LONGEST_FORM, best_place
+from otelprof.text import printable
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile("cuda", re.IGNORECASE)
+_FUNCTION = 2  # STT_FUNC
+_EXECUTABLE = 1  # PF_X
+_STRANGERS_LIMIT = 4096
+_WAITING_LIMIT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A probe to set: enumerator of `enum cuda_entry`, exported name, offset in the file, why there.
+
+    `emulated`: the kernel emulates the instruction there; else it is single-stepped, which costs far more.
+    """
+
+    entry: str
+    symbol: str
+    offset: int
+    why: str
+    emulated: bool
+
+
+class Attachment(Protocol):
+    """Probes that are set."""
+
+    def close(self) -> None:
+        """Take them away; safe twice."""
+
+
+class Prober(Protocol):
+    """Sets probes in files; otelprof/ebpf has it."""
+
+    def attach_cuda(self, path: str, sites: Sequence[tuple[int, int]]) -> Attachment:
+        """Probe (offset, number of the entry point) in the file at `path`; OtelprofError or OSError when that can't be done."""
+
+    def attach_return(self, path: str, offset: int) -> Attachment:
+        """Probe a return site of driver calls."""
+
+
+def mapped_region(mapping: NewMapping) -> Region:
+    """A mapping that the kernel told of, as /proc/PID/maps will show it."""
+    device = "{:02x}:{:02x}".format(*mapping.device)
+    end = mapping.address + mapping.length
+    return Region(mapping.address, end, "r-xp", mapping.offset, device, mapping.inode, mapping.path)
+
+
+def may_be_libcuda(region: Region) -> bool:
+    """A first look at a mapping's name; what decides is the file."""
+    return region.is_file and bool(_NAME.search(region.path.rsplit("/", 1)[-1]))
+
+
+def is_libcuda(elf: Elf) -> bool:
+    """True for a library that exports what every driver library does."""
+    return all(_exported(elf, name) for name in MARKS)
+
+
+def probe_sites(elf: Elf) -> list[Site]:
+    """The probes for a driver library, one for each address; none for entry points that it lacks."""
+    found: dict[int, Site] = {}
+    for point in ENTRY_POINTS:
+        for name in point.exports:
+            symbol = _exported(elf, name)
+            site = _site(elf, point.entry, symbol) if symbol else None
+            if site:
+                found.setdefault(site.offset, site)
+    return list(found.values())
+
+
+def _exported(elf: Elf, name: str) -> Symbol | None:
+    symbol = elf.find(name)
+    return symbol if symbol and symbol.type == _FUNCTION else None
+
+
+def _site(elf: Elf, entry: str, symbol: Symbol) -> Site | None:
+    for load in elf.loads:
+        start = symbol.value - int(load["vaddr"])
+        if load["flags"] & _EXECUTABLE and 0 <= start < int(load["filesz"]):
+            place = best_place(elf.read_address(symbol.value, LONGEST_FORM), symbol.size)
+            return Site(entry, symbol.name, int(load["offset"]) + start + place.at, place.why, place.emulated)
+    return None
+
+
+def open_libcuda(pid: int, region: Region) -> tuple[int, list[Site]] | None:
+    """The file at a mapping and its sites, when it is a driver library; the caller closes the file.
+
+    TargetError when the file can't be opened.
+    """
+    file = open_region(pid, region)
+    try:
+        elf = Elf(FileSource(os.dup(file)))
+        sites = probe_sites(elf) if is_libcuda(elf) else []
+    except MalformedInput:
+        sites = []
+    if sites:
+        return file, sites
+    os.close(file)
+    return None
+
+
+def find_libcuda(regions: Iterable[Region]) -> dict[tuple[str, int], Region]:
+    """One mapping of each file that may be a driver library, by device and inode."""
+    return {region.file_key: region for region in regions if may_be_libcuda(region)}
+
+
+@dataclass(slots=True)
+class _Library:
+    """A driver library that is mapped somewhere, and by which processes (incarnation numbers)."""
+
+    path: str
+    sites: list[Site]
+    probes: Attachment | None = None
+    users: set[int] = field(default_factory=set)
+
+
+def default_limit() -> int:
+    """Libraries that may be attached at once: a quarter of the descriptors that this process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(16, min(soft, 4096) // 4)
+
+
+class LibcudaFiles:
+    """The driver libraries of all processes: attached at first sight, let go after the last user.
+
+    `numbers` maps enumerators of `enum cuda_entry` to their values. Processes are named by incarnation number.
+    """
+
+    def __init__(self, prober: Prober, numbers: Mapping[str, int], counters: Counters, limit: int | None = None) -> None:
+        self._prober, self._numbers, self._counters = prober, numbers, counters
+        self._limit = default_limit() if limit is None else limit
+        self._libraries: dict[Identity, _Library] = {}
+        self._known: dict[tuple[int, tuple[str, int]], Identity] = {}
+        self._strangers: dict[tuple[tuple[str, int], str], None] = {}
+        self._waiting: dict[Identity, tuple[int, int, Region]] = {}
+
+    def look_at(self, process: int, pid: int, regions: Iterable[Region]) -> int:
+        """Attach the driver libraries among mappings of a process; how many were attached for the first time.
+
+        Errors are said once per library and never raised: a process that can't be probed is no reason to stop.
+        """
+        found = find_libcuda(regions)
+        return sum(self._take(process, pid, region) for key, region in found.items() if self._is_new(process, key, region))
+
+    def inherit(self, parent: int, child: int) -> None:
+        """A forked child maps what its parent maps."""
+        for library in self._libraries.values():
+            if parent in library.users:
+                library.users.add(child)
+        self._known |= {(child, key): found for (process, key), found in self._known.items() if process == parent}
+
+    def leave(self, process: int) -> None:
+        """A process has ended or changed its image; libraries without users are let go, others may take their place."""
+        self._known = {key: found for key, found in self._known.items() if key[0] != process}
+        self._waiting = {key: entry for key, entry in self._waiting.items() if entry[0] != process}
+        for key, library in list(self._libraries.items()):
+            library.users.discard(process)
+            if not library.users:
+                self._let_go(key)
+        self._try_again()
+        self._count()
+
+    def close(self) -> None:
+        """Take all probes away."""
+        for key in list(self._libraries):
+            self._let_go(key)
+        self._count()
+
+    def libraries_of(self, process: int) -> list[tuple[str, list[Site]]]:
+        """Path and sites of each driver library that a process maps and that is probed."""
+        return [(found.path, found.sites) for found in self._libraries.values() if process in found.users and found.probes]
+
+    def _is_new(self, process: int, key: tuple[str, int], region: Region) -> bool:
+        return (process, key) not in self._known and (key, region.path) not in self._strangers
+
+    def _take(self, process: int, pid: int, region: Region) -> bool:
+        try:
+            opened = open_libcuda(pid, region)
+        except OtelprofError as error:
+            log.debug("%s", error)
+            return False
+        if opened is None:
+            self._remember_stranger(region)
+            return False
+        file, sites = opened
+        try:
+            return self._use(file, process, pid, (region, sites))
+        finally:
+            os.close(file)
+            self._count()
+
+    def _remember_stranger(self, region: Region) -> None:
+        self._strangers[region.file_key, region.path] = None
+        if len(self._strangers) > _STRANGERS_LIMIT:
+            del self._strangers[next(iter(self._strangers))]
+
+    def _use(self, file: int, process: int, pid: int, found: tuple[Region, list[Site]]) -> bool:
+        region, sites = found
+        key = identity(file)
+        library = self._libraries.get(key)
+        if library is None and len(self._libraries) >= self._limit:
+            self._wait(key, (process, pid, region))
+            return False
+        if library is None:
+            library = self._libraries[key] = _Library(region.path, sites)
+            self._attach(file, library)
+        self._known[process, region.file_key] = key
+        new = not library.users
+        library.users.add(process)
+        return new and library.probes is not None
+
+    def _attach(self, file: int, library: _Library) -> None:
+        sites = [(site.offset, self._numbers[site.entry]) for site in library.sites if site.entry in self._numbers]
+        try:
+            library.probes = self._prober.attach_cuda(f"/proc/self/fd/{file}", sites)
+        except (OtelprofError, OSError) as error:
+            log.warning("launches through %s are not seen: %s", printable(library.path), error)
+
+    def _wait(self, key: Identity, entry: tuple[int, int, Region]) -> None:
+        if not self._waiting:
+            log.warning(
+                "more than %d driver libraries are mapped: %s waits for a place (raise the limit of open files)",
+                self._limit, printable(entry[2].path),
+            )  # fmt: skip
+        if len(self._waiting) < _WAITING_LIMIT:
+            self._waiting[key] = entry
+
+    def _try_again(self) -> None:
+        while self._waiting and len(self._libraries) < self._limit:
+            process, pid, region = self._waiting.pop(next(iter(self._waiting)))
+            self._take(process, pid, region)
+
+    def _let_go(self, key: Identity) -> None:
+        library = self._libraries.pop(key)
+        self._known = {known: found for known, found in self._known.items() if found != key}
+        if library.probes is not None:
+            library.probes.close()
+
+    def _count(self) -> None:
+        probed = sum(1 for library in self._libraries.values() if library.probes)
+        self._counters.set(CUDA_FILES, probed, "probed")
+        self._counters.set(CUDA_FILES, len(self._libraries) - probed, "refused")
+        self._counters.set(CUDA_FILES, len(self._waiting), "waiting")
