@@ -10,7 +10,7 @@ import importlib
 import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, List, NamedTuple
 
 import model
 from ledger import LEDGER
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
     """What became of it; with an error, the tokens until then."""
 
     number: int
-    tokens: list
+    tokens: List[int]
     batch_size: int
     launches: int
     error: str = ""

@@ -16,11 +16,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 HERE = Path(__file__).resolve().parent
 STANDIN = HERE.parents[1] / "native" / "standin"
+sys.path.insert(0, str(STANDIN))
+import build_standin  # noqa: E402 - it lives beside the sources that it compiles
+
 DISPATCHER = HERE / "tinytorch" / "dispatcher.cpp"
-DISPATCHER_FLAGS = "-std=c++17 -O2 -fPIC -shared -fomit-frame-pointer -fno-optimize-sibling-calls".split()
+DISPATCHER_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-shared", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"]
 LAUNCH_COST_NS = "2500"  # of CPU for each launch; a real driver's order of size
 
 
@@ -38,7 +42,7 @@ def seconds(text: str) -> float:
 
 def batch_limit(text: str) -> int:
     """A batch of 1 to 8."""
-    if text not in "1 2 3 4 5 6 7 8".split():
+    if text not in list("12345678"):
         raise argparse.ArgumentTypeError(f"{text!r} isn't 1 to 8")
     return int(text)
 
@@ -81,10 +85,6 @@ def cache_folder() -> Path:
 
 def build(folder: Path) -> None:
     """Compile the stand-in driver and the dispatcher into `folder`, unless they are there."""
-    sys.path.insert(0, str(STANDIN))
-    sys.dont_write_bytecode = True
-    import build_standin
-
     dispatcher = folder / "libtinytorch.so"
     if dispatcher.exists() and (folder / "libcuda.so.1").exists():
         return
@@ -131,6 +131,11 @@ def main() -> int:
     if options.duration is not None:
         arguments += ["--duration", str(options.duration)]
     os.environ.setdefault("OTEL_SERVICE_NAME", "inference-server")
+    return start_server(arguments)
+
+
+def start_server(arguments: list[str]) -> NoReturn:
+    """Turn this process into the server."""
     os.execv(sys.executable, [sys.executable, str(HERE / "server.py"), *arguments])
 
 

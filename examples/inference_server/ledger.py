@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import deque
 from types import CodeType, FrameType
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 KEPT_REQUESTS = 32
-Key = tuple  # the kernel or call, then the ids of the stack's code objects, leaf first
+Key = Tuple[Any, ...]  # the kernel or call, then the ids of the stack's code objects, leaf first
 
 
 class Ledger:

@@ -8,7 +8,7 @@ import threading
 import time
 
 CLIENTS = 8
-WORDS = "the profiler shows the line that launched the kernel and the kernel that the line waited for".split()
+WORDS = ("the", "profiler", "shows", "the", "line", "that", "launched", "the", "kernel", "it", "then", "waited", "for")
 
 
 def prompt_of(number: int) -> str:

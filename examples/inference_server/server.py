@@ -10,6 +10,7 @@ Started by launch.py, which chooses the device. Prints one JSON line when it is 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import multiprocessing
@@ -48,7 +49,7 @@ class EngineClient:
         self.process.start()
         theirs.close()
         self._numbers = itertools.count(1)
-        self._waiting: dict[Any, queue.SimpleQueue] = {}
+        self._waiting: dict[Any, queue.SimpleQueue[Any]] = {}
         self._lock = threading.Lock()
         self.gone = threading.Event()
         self._on_end: Any = None
@@ -78,11 +79,12 @@ class EngineClient:
 
     def ledger(self) -> dict[str, Any] | None:
         """The engine's ledger; None when it is busy or gone."""
-        return self._ask(engine.LEDGER_WANTED, engine.LEDGER_WANTED, ANSWER_SECONDS)
+        ledger: dict[str, Any] | None = self._ask(engine.LEDGER_WANTED, engine.LEDGER_WANTED, ANSWER_SECONDS)
+        return ledger
 
     def stop(self) -> dict[str, Any] | None:
         """Let the engine finish its batch and end; its last ledger, or None when it had to be ended."""
-        ledger = self._ask(engine.STOP, engine.STOP, STOP_SECONDS)
+        ledger: dict[str, Any] | None = self._ask(engine.STOP, engine.STOP, STOP_SECONDS)
         self.process.join(0.2 if ledger is None else STOP_SECONDS)
         if self.process.is_alive():
             self.process.kill()
@@ -90,7 +92,7 @@ class EngineClient:
         return ledger
 
     def _ask(self, key: Any, message: Any, seconds: float) -> Any:
-        answer: queue.SimpleQueue = queue.SimpleQueue()
+        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         with self._lock:
             if self.gone.is_set() or len(self._waiting) >= MAX_WAITING or key in self._waiting:
                 return None
@@ -205,10 +207,8 @@ class Ending:
 
     def come(self, *_signal: Any) -> None:
         """It is time; safe in signal handlers and threads."""
-        try:
+        with contextlib.suppress(BlockingIOError):  # full: it has been said often enough
             os.write(self._write, b".")
-        except BlockingIOError:
-            pass  # it has been said often enough
 
     def wait(self, seconds: float | None) -> None:
         """Until it has come."""

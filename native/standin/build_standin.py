@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent
-FLAGS = "-std=c11 -D_GNU_SOURCE -O2 -fPIC -fvisibility=hidden -fomit-frame-pointer -Wall -Wextra -Werror".split()
-LINK_FLAGS = "-shared -s -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic -Wl,-z,defs -lpthread -ldl".split()
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-fvisibility=hidden", "-fomit-frame-pointer"]
+WARNINGS = ["-Wall", "-Wextra", "-Werror"]
+LINK_FLAGS = ["-shared", "-s", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-lpthread", "-ldl"]
 
 
 class BuildError(RuntimeError):
@@ -33,14 +33,10 @@ def build_standin(folder: Path, compiler: str = "cc") -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "libcuda.so.1"
-    descriptor, unfinished = tempfile.mkstemp(prefix=".libcuda.", dir=folder)
-    os.close(descriptor)
-    try:
+    with tempfile.TemporaryDirectory(prefix=".libcuda.", dir=folder) as unfinished:
+        built = Path(unfinished) / target.name
         sources = [str(path) for path in [*sorted(SOURCES.glob("*.c")), SOURCES / "trampoline.S"]]
         exports = f"-Wl,--version-script={SOURCES / 'exports.map'}"
-        run_compiler([compiler, *FLAGS, "-o", unfinished, *sources, exports, *LINK_FLAGS])
-        os.chmod(unfinished, 0o755)
-        os.replace(unfinished, target)
-    finally:
-        Path(unfinished).unlink(missing_ok=True)
+        run_compiler([compiler, *FLAGS, *WARNINGS, "-o", str(built), *sources, exports, *LINK_FLAGS])
+        built.replace(target)
     return target
