@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 def entries() -> list[Entry]:
     """All entry points, in the order of the table."""
-    rows = re.findall(r"^ENTRY\((\w+), (\w+), (\d+), (.*)\)$", (SOURCES / "entry_points.inc").read_text(), re.M)
+    rows = re.findall(r"^ENTRY\((\w+), (\w+), (\d+), (.*)\)$", (SOURCES / "entry_points.inc").read_text(), re.MULTILINE)
     return [Entry(name, base, int(since), frozenset(flags.split(" | "))) for name, base, since, flags in rows]
 
 
@@ -86,6 +86,12 @@ class Driver:
         """The handle that an entry point puts into its first argument."""
         handle = ctypes.c_uint64()
         self.ok(name, ctypes.byref(handle), *arguments)
+        return handle.value
+
+    def make_last(self, name: str, *arguments: Any) -> int:
+        """The handle that an entry point puts into its last argument."""
+        handle = ctypes.c_uint64()
+        self.ok(name, *arguments, ctypes.byref(handle))
         return handle.value
 
     def start(self) -> Driver:
