@@ -59,13 +59,13 @@ class Sampler:
     """A clock on each CPU, `hz` ticks a second in the mean, whose period changes all the time.
 
     A program that itself works `hz` times a second would be met always at the same point of its work by an even clock.
-    So each CPU gets another period now and then (`dither`), 2 to 8 % beside the mean, by which the clock drifts through such
-    a program's work several times a second. A new period starts from now, so the part of the old one that has run is lost:
+    So each CPU gets another period now and then (`dither`), 5 to 15 % beside the mean, by which the clock drifts through such
+    a program's work 5 to 15 times a second. A new period starts from now, so the part of the old one that has run is lost:
     half a period on average, which the next period makes good.
     """
 
-    NEAREST, FARTHEST = 0.02, 0.08  # distance from the mean period, as a share of it
-    EVERY = 0.25  # seconds that a period lasts at least
+    NEAREST, FARTHEST = 0.05, 0.15  # distance from the mean period, as a share of it
+    EVERY = 0.5  # seconds that a period lasts at least
 
     def __init__(self, program: int, hz: float, cpus: Iterable[int] | None = None) -> None:
         self._hz = hz
