@@ -57,8 +57,9 @@ class Identity:
 class Facts:
     """What is known of a process; texts are valid UTF-8, and empty when they can't be read.
 
-    `command` is the first argument's file name (the executable's where it has blanks), `service` what to call it without a name of its own: the script's or
-    module's name, else the executable's. `environment` holds only the variables that were asked for, as they are.
+    `command` is the first argument's file name (the executable's where that has blanks). `service` is what to call it
+    without a name of its own: the script's or module's name, else the executable's. `environment` holds only the variables
+    that were asked for, as they are.
     """
 
     pid: int
