@@ -1,0 +1,128 @@
+"""querier.v1.QuerierService as Connect unary calls over HTTP POST, protobuf and JSON: what Grafana's data source calls.
+
+Protocol: https://connectrpc.com/docs/protocol (unary requests). The service's paths, messages and habits of Pyroscope
+3fe6a457. Answers of the methods are built here; what they say comes from query.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError
+
+from otelprof.backend.flame import FlameGraph
+from otelprof.backend.messages import new
+from otelprof.backend.query import Querier, Question
+from otelprof.backend.series import Range
+from otelprof.errors import MalformedInput
+
+SERVICE = "/querier.v1.QuerierService/"
+JSON, PROTO = "application/json", "application/proto"
+
+Answer = Callable[[Querier, Any], Any]
+
+
+def call(querier: Querier, method: str, data: bytes, is_json: bool) -> bytes:
+    """One call: the request's bytes to the answer's. MalformedInput for what isn't a request; KeyError: no such method."""
+    answer = METHODS[method](querier, _read(new(f"{method}Request"), data, is_json))
+    if is_json:
+        return json_format.MessageToJson(answer, indent=None).encode()
+    return bytes(answer.SerializeToString())
+
+
+def _read(message: Any, data: bytes, is_json: bool) -> Any:
+    try:
+        if is_json:
+            return json_format.Parse(data or b"{}", message, ignore_unknown_fields=True)
+        message.ParseFromString(data)
+    except (json_format.ParseError, DecodeError, ValueError, RecursionError) as error:
+        raise MalformedInput(f"not a request: {str(error)[:200]}") from None
+    return message
+
+
+def _pair(name: str, value: str) -> Any:
+    pair = new("LabelPair")
+    pair.name, pair.value = name, value
+    return pair
+
+
+def _question(request: Any, **more: Sequence[str]) -> Question:
+    return Question(request.profile_typeID, request.label_selector, request.start, request.end, **more)
+
+
+def _range(request: Any) -> Range:
+    return Range(request.start, request.end)
+
+
+def _profile_types(querier: Querier, request: Any) -> Any:
+    answer = new("ProfileTypesResponse")
+    for type_id in querier.index.types(_range(request)):
+        name, kind, unit, period_type, period_unit = type_id.split(":")
+        answer.profile_types.add(
+            ID=type_id, name=name, sample_type=kind, sample_unit=unit, period_type=period_type, period_unit=period_unit
+        )
+    return answer
+
+
+def _label_names(querier: Querier, request: Any) -> Any:
+    return new("LabelNamesResponse", names=querier.index.names(request.matchers, _range(request)))
+
+
+def _label_values(querier: Querier, request: Any) -> Any:
+    return new("LabelValuesResponse", names=querier.index.values(request.name, request.matchers, _range(request)))
+
+
+def _series(querier: Querier, request: Any) -> Any:
+    answer = new("SeriesResponse")
+    for labels in querier.series(request.matchers, request.label_names, _range(request)):
+        answer.labels_set.add(labels=[_pair(name, value) for name, value in labels])
+    return answer
+
+
+def _merge_stacktraces(querier: Querier, request: Any) -> Any:
+    question = _question(request, traces=request.trace_id_selector, spans=request.span_selector)
+    path = [site.name for site in request.stack_trace_selector.call_site]
+    flame = querier.flame(question, request.max_nodes, path)
+    return new("SelectMergeStacktracesResponse", flamegraph=_flame_message(flame))
+
+
+def _merge_span_profile(querier: Querier, request: Any) -> Any:
+    flame = querier.flame(_question(request, spans=request.span_selector), request.max_nodes)
+    return new("SelectMergeSpanProfileResponse", flamegraph=_flame_message(flame))
+
+
+def _flame_message(flame: FlameGraph) -> Any:
+    """The graph; None when it is empty, which Grafana shows as `no data`."""
+    if not flame.levels:
+        return None
+    message = new("FlameGraph", names=[name.text for name in flame.names], total=flame.total, max_self=flame.max_self)
+    for level in flame.levels:
+        message.levels.add(values=level.tolist())
+    return message
+
+
+def _select_series(querier: Querier, request: Any) -> Any:
+    answer = new("SelectSeriesResponse")
+    for line in querier.lines(_question(request), request.step or 15, request.group_by, request.limit):
+        points = [new("Point", value=value, timestamp=at) for at, value in line.points]
+        answer.series.add(labels=[_pair(name, value) for name, value in line.labels], points=points)
+    return answer
+
+
+def _profile_stats(querier: Querier, _request: Any) -> Any:
+    first, last = querier.index.times()
+    return new("GetProfileStatsResponse", data_ingested=last > 0, oldest_profile_time=first, newest_profile_time=last)
+
+
+METHODS: dict[str, Answer] = {
+    "ProfileTypes": _profile_types,
+    "LabelNames": _label_names,
+    "LabelValues": _label_values,
+    "Series": _series,
+    "SelectMergeStacktraces": _merge_stacktraces,
+    "SelectMergeSpanProfile": _merge_span_profile,
+    "SelectSeries": _select_series,
+    "GetProfileStats": _profile_stats,
+}

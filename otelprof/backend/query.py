@@ -1,0 +1,150 @@
+"""The backend's answers, whatever the transport: flame graphs, time lines, and what types and labels there are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from otelprof.backend.flame import DEFAULT_NODES, FlameGraph, merge
+from otelprof.backend.selector import label_name
+from otelprof.backend.series import Range, SeriesIndex
+from otelprof.backend.store import Selection, Store, Sums
+from otelprof.errors import MalformedInput
+from otelprof.otlp.content import Keys
+from otelprof.otlp.decoded import Frames, Stacks
+
+MAX_IDS = 1000  # trace and span ids of one query
+MAX_POINTS = 11_000  # per series, as in Prometheus
+MAX_SERIES = 10_000
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which samples: a profile type id, a selector, Unix milliseconds [start, end], and links as hex where given."""
+
+    type: str
+    selector: str = ""
+    start: int = 0
+    end: int = 0
+    traces: Sequence[str] = ()
+    spans: Sequence[str] = ()
+
+    @property
+    def range(self) -> Range:
+        """Its time."""
+        return Range(self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """A time line: sorted labels that it is grouped by, and (Unix milliseconds, value) in order."""
+
+    labels: Pairs
+    points: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        """All its values together."""
+        return sum(value for _, value in self.points)
+
+
+class Querier:
+    """Answers questions from a store and the index of its series. Its methods block and may run in any thread."""
+
+    def __init__(self, store: Store, index: SeriesIndex) -> None:
+        self.store, self.index = store, index
+
+    def flame(self, question: Question, max_nodes: int = DEFAULT_NODES, path: Sequence[str] = ()) -> FlameGraph:
+        """The merged flame graph; with `path` only of stacks that begin with these names."""
+        selection = self._selection(question)
+        if selection is None:
+            return FlameGraph()
+        sums = self.store.sums(selection)
+        stacks, values = _known(self.store.stacks(sums.stacks), sums)
+        frames = self.store.frames(np.unique(stacks.frames))
+        if path:
+            values = np.where(_begin_with(stacks, frames, path), values, 0)
+        return merge(stacks, values, frames, max_nodes or DEFAULT_NODES)
+
+    def lines(self, question: Question, step: float, group_by: Sequence[str] = (), limit: int = 0) -> list[Lines]:
+        """Sums per step of `step` seconds, one line for each set of values of `group_by`; the `limit` largest."""
+        milliseconds = max(round(step * 1000), 1000)
+        if question.end - question.start > MAX_POINTS * milliseconds:
+            raise MalformedInput(f"more than {MAX_POINTS} points: take a longer step or a shorter time")
+        selection = self._selection(question)
+        if selection is None:
+            return []
+        groups: dict[Pairs, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        for key, at, value in self.store.points(selection, milliseconds).tolist():
+            groups[self._group(key, group_by)][at] += value
+        found = [Lines(labels, sorted(points.items())) for labels, points in groups.items()]
+        if limit > 0:
+            found = sorted(found, key=lambda line: -line.total)[:limit]
+        return sorted(found, key=lambda line: line.labels)
+
+    def series(self, selectors: Sequence[str], names: Sequence[str], within: Range) -> list[Pairs]:
+        """Distinct label sets, cut to `names` when given; then only those that have one of them."""
+        wanted = {label_name(name) for name in names}
+        found = set()
+        for _, labels in self.index.any_of(selectors, within):
+            kept = tuple(sorted((k, v) for k, v in labels.items() if not wanted or k in wanted))
+            if kept:
+                found.add(kept)
+        return sorted(found)[:MAX_SERIES]
+
+    def _group(self, key: int, group_by: Sequence[str]) -> Pairs:
+        labels = self.index.labels_of(key)
+        return tuple(sorted((name, labels[label_name(name)]) for name in group_by if labels.get(label_name(name))))
+
+    def _selection(self, question: Question) -> Selection | None:
+        """The question for the store; None when it can't have an answer."""
+        keys = self.index.keys(question.type, question.selector, question.range)
+        if not question.type or (keys is not None and not len(keys)):
+            return None
+        end = question.end or 2**62
+        traces = tuple(_trace(text) for text in question.traces[:MAX_IDS])
+        spans = tuple(_number(text, 16, "span") for text in question.spans[:MAX_IDS])
+        return Selection(question.type, question.start, end, keys, traces, spans)
+
+
+def _number(text: str, digits: int, what: str) -> int:
+    try:
+        if len(text) == digits:
+            return int(text, 16)
+    except ValueError:
+        pass
+    raise MalformedInput(f"a {what} id has {digits} hex digits, not {text[:40]!r}")
+
+
+def _trace(text: str) -> tuple[int, int]:
+    number = _number(text, 32, "trace")
+    return number >> 64, number & (2**64 - 1)
+
+
+def _known(stacks: Stacks, sums: Sums) -> tuple[Stacks, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """The stacks with their values; values of stacks that aren't known go to one of one unknown frame."""
+    order = np.argsort(sums.stacks)
+    at = order[np.searchsorted(sums.stacks[order], stacks.keys)] if len(stacks) else np.zeros(0, np.int64)
+    values = sums.values[at]
+    missing = np.delete(sums.values, at)
+    if not len(missing):
+        return stacks, values
+    lone: Keys = np.zeros(1, np.uint64)
+    filled = Stacks(np.append(stacks.keys, lone), np.append(stacks.lengths, 1).astype(np.int64), np.append(stacks.frames, lone))
+    return filled, np.append(values, missing.sum())
+
+
+def _begin_with(stacks: Stacks, frames: Frames, path: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which stacks begin (at the root) with frames of these names."""
+    starts = np.cumsum(stacks.lengths) - stacks.lengths
+    fits = stacks.lengths >= len(path)
+    for depth, name in enumerate(path):
+        named = frames.keys[np.array([own == name for own in frames.names], bool)]
+        rows = np.flatnonzero(fits)
+        fits[rows] = np.isin(stacks.frames[starts[rows] + depth], named)
+    return fits
