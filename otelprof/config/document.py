@@ -70,14 +70,12 @@ class _Loader(yaml.SafeLoader):
 def parse(text: str, source: str, env: Mapping[str, str] | None = None) -> Document:
     """The document in `text`; a ConfigError when it isn't YAML. Other mistakes are noted in the document."""
     document = Document(source)
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         values = _Reader(loader, document, os.environ if env is None else env).value(node, "") if node else {}
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ConfigError([_syntax(source, error)]) from None
-    finally:
-        loader.dispose()
     if isinstance(values, dict):
         document.root = values
     else:
@@ -105,7 +103,8 @@ class _Reader:
         self.left -= 1
         if self.left < 0 or path.count(".") > _MAX_DEPTH:
             raise ValueError("too many or too deeply nested values")
-        self.document.lines.setdefault(path, node.start_mark.line + 1)
+        if path:
+            self.document.lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):

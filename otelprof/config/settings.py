@@ -145,7 +145,7 @@ def _check_range(metadata: Mapping[str, Any], value: object) -> None:
     least, most = metadata.get("minimum"), metadata.get("maximum")
     if not isinstance(value, int | float) or ((least is None or value >= least) and (most is None or value <= most)):
         return
-    bounds = [f"at least {least:g}"] * (least is not None) + [f"at most {most:g}"] * (most is not None)
+    bounds = [f"{word} {bound:g}" for word, bound in (("at least", least), ("at most", most)) if bound is not None]
     raise ValueError(f"must be {' and '.join(bounds)}, not {value:g}")
 
 
