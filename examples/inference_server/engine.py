@@ -42,10 +42,10 @@ def engine_main(pipe: Connection, operators: str, dispatcher: str, max_batch: in
     """Run the engine until it is told to stop; the front alone decides when that is."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    ops = importlib.import_module(operators)
     try:
+        ops = importlib.import_module(operators)
         ops.open_device(Path(dispatcher))
-    except RuntimeError as problem:
+    except (RuntimeError, ImportError, OSError) as problem:
         pipe.send(("failed", str(problem)))
         return
     pipe.send(("ready", {"device": ops.device_name()}))

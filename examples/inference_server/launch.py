@@ -40,6 +40,13 @@ def seconds(text: str) -> float:
     return float(match[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[match[2] or "s"]
 
 
+def rate(text: str) -> float:
+    """Requests a second, from none to what a loopback front can take."""
+    if not re.fullmatch(r"\d+(\.\d+)?", text) or float(text) > 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} isn't 0 to 1000")
+    return float(text)
+
+
 def batch_limit(text: str) -> int:
     """A batch of 1 to 8."""
     if text not in list("12345678"):
@@ -51,7 +58,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="An inference server to profile, with its own load.")
     parser.add_argument("--duration", type=seconds, help="end after this time (default: run until Ctrl-C)")
-    parser.add_argument("--rate", type=float, default=16.0, help="mean requests a second; 0: no load (default 16)")
+    parser.add_argument("--rate", type=rate, default=16.0, help="mean requests a second; 0: no load (default 16)")
     parser.add_argument("--port", type=int, default=0, help="of the HTTP front on 127.0.0.1; 0 picks a free one")
     parser.add_argument("--batch", type=batch_limit, default=8, help="requests served together, 1 to 8 (default 8)")
     parser.add_argument("--tokens", type=int, default=12, help="tokens that each request asks for (default 12)")
@@ -111,10 +118,14 @@ def prepare_standin() -> list[str]:
 
 def choose_device(wish: str) -> list[str]:
     """The server's arguments for the device that is there or wished for."""
-    if wish == "torch" or (wish == "auto" and has_gpu()):
+    gpu = wish != "stand-in" and has_gpu()
+    if wish == "torch" and not gpu:
+        raise CannotStart("this Python has no PyTorch that sees a GPU; use --device stand-in")
+    if gpu:
         print("inference_server: PyTorch on the GPU of this machine", file=sys.stderr)
         return ["--operators", "tinytorch.torch_functional", "--dispatcher", ""]
-    print("inference_server: no GPU with PyTorch here, so on the stand-in driver", file=sys.stderr)
+    reason = "as asked" if wish == "stand-in" else "no GPU with PyTorch here"
+    print(f"inference_server: on the stand-in driver ({reason})", file=sys.stderr)
     return prepare_standin()
 
 

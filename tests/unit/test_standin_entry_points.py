@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.standin_driver import DEINITIALIZED, INVALID_VALUE, NOT_FOUND, SUCCESS, Driver, Entry, built, entries
+from tests.unit.standin_driver import (
+    DEINITIALIZED,
+    INVALID_VALUE,
+    NOT_FOUND,
+    SOURCES,
+    SUCCESS,
+    Driver,
+    Entry,
+    built,
+    entries,
+)
 
 OWN_EXPORTS = {"standin_set_kernel_time", "standin_clock_ns", "standin_stream_busy_until", "standin_ledger"}
 PT_LOAD = 1
@@ -126,3 +136,17 @@ def test_get_proc_address_refuses_what_it_does_not_know(driver: Driver) -> None:
     assert driver.call("cuGetProcAddress", b"cuInit", ctypes.byref(address), 12000, 0) == SUCCESS
     assert driver.call("cuGetProcAddress_v2", b"cuInit", ctypes.byref(address), 99000, 0, 0) == INVALID_VALUE
     assert driver.call("cuGetProcAddress_v2", b"cuInit", ctypes.byref(address), 12000, 3, 0) == INVALID_VALUE
+
+
+def test_the_cmake_file_lists_every_source() -> None:
+    listed = set(re.findall(r"\b\w+\.[cS]\b", (SOURCES / "CMakeLists.txt").read_text()))
+    assert listed == {path.name for path in SOURCES.glob("*.[cS]")}
+
+
+def test_the_readme_names_every_setting_and_function() -> None:
+    used = {name for path in SOURCES.glob("*.c") for name in re.findall(r'"(STANDIN_\w+|CUDA_\w+_PATH)"', path.read_text())}
+    assert used | OWN_EXPORTS == {
+        name
+        for name in re.findall(r"\b(STANDIN_[A-Z_]+|CUDA_\w+_PATH|standin_\w+)\b", (SOURCES / "README.md").read_text())
+        if name != "build_standin"
+    }

@@ -69,7 +69,7 @@ def test_a_wrong_prototype_is_refused(headers: Path, tmp_path: Path) -> None:
 def constants() -> list[str]:
     """The constants that the project's own header defines."""
     text = (SOURCES / "cuda_api.h").read_text()
-    named = re.findall(r"^ +(CU\w+) = \d+,$", text, re.M)
+    named = re.findall(r"^ +(CU\w+) = \d+,$", text, re.MULTILINE)
     assert "CUDA_ERROR_LAUNCH_FAILED" in named
     return named
 
