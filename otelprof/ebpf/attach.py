@@ -60,17 +60,13 @@ class Sampler:
 
     A program that itself works `hz` times a second would be met always at the same point of its work by an even clock.
     So each CPU gets another period now and then (`dither`), 5 to 15 % beside the mean, by which the clock drifts through such
-    a program's work 5 to 15 times a second. A new period starts from now, so the part of the old one that has run is lost:
-    half a period on average, which the next period makes good.
+    a program's work 5 to 15 times a second.
     """
 
-    NEAREST, FARTHEST = 0.05, 0.15  # distance from the mean period, as a share of it
     EVERY = 0.5  # seconds that a period lasts at least
 
     def __init__(self, program: int, hz: float, cpus: Iterable[int] | None = None) -> None:
-        self._hz = hz
-        self._random = random.Random()  # noqa: S311 - nobody gains by guessing it
-        self._clocks = [_Clock(program, cpu, self._period(1.0)) for cpu in (online_cpus() if cpus is None else cpus)]
+        self._clocks = [Clock(program, cpu, hz) for cpu in (online_cpus() if cpus is None else cpus)]
         self._next = time.monotonic() + self.EVERY
 
     def dither(self) -> None:
@@ -79,7 +75,7 @@ class Sampler:
         if now >= self._next:
             self._next = now + self.EVERY
             for clock in self._clocks:
-                clock.rearm(now, self._hz, self._sway())
+                clock.rearm(now)
 
     def close(self) -> None:
         """Stop the clocks."""
@@ -87,33 +83,37 @@ class Sampler:
             clock.close()
         self._clocks.clear()
 
-    def _sway(self) -> float:
-        return self._random.choice((-1, 1)) * self._random.uniform(self.NEAREST, self.FARTHEST)
 
-    def _period(self, expected: float) -> int:
-        return round(SECOND / self._hz / expected * (1 + self._sway()))
+class Clock:
+    """The clock of one CPU, and how many ticks it owes.
 
+    It is slower than the mean when it has ticked too often and faster when too seldom, so it keeps the mean by itself. A new
+    period starts from now: the part of the old one that has run is lost, which is among what is made good.
+    """
 
-class _Clock:
-    """The clock of one CPU, and how many ticks it owes."""
+    NEAREST, FARTHEST = 0.05, 0.15  # distance from the mean period, as a share of it
 
-    MOST_OWED = 0.1  # the most by which a period may be changed to make good, as a share
-
-    def __init__(self, program: int, cpu: int, period: int) -> None:
-        self._fd = open_cpu_clock(cpu, period)
+    def __init__(self, program: int, cpu: int, hz: float) -> None:
+        self._hz = hz
+        self._random = random.Random()  # noqa: S311 - nobody gains by guessing it
+        self._owed = self._random.uniform(-1, 1)
+        self.period = self._next_period()
+        self._fd = open_cpu_clock(cpu, self.period)
         self._link = _attach_event(program, self._fd)
-        self._period = period
         self._started = time.monotonic()
-        self._owed = 0.0
 
-    def rearm(self, now: float, hz: float, sway: float) -> None:
-        """Another period from now on: the mean, off by the share `sway`, and by what makes good the ticks owed."""
+    def rearm(self, now: float) -> None:
+        """Another period from `now` (CLOCK_MONOTONIC, seconds) on."""
         elapsed = now - self._started
-        self._owed += elapsed * hz - elapsed * SECOND // self._period
-        share = max(-self.MOST_OWED, min(self.MOST_OWED, self._owed / (hz * elapsed)))
-        self._period = round(SECOND / hz * (1 + sway) / (1 + share))
-        set_period(self._fd, self._period)
+        self._owed += elapsed * self._hz - elapsed * SECOND // self.period
         self._started = now
+        self.period = self._next_period()
+        set_period(self._fd, self.period)
 
     def close(self) -> None:
+        """Stop."""
         self._link.close()
+
+    def _next_period(self) -> int:
+        away = self._random.uniform(self.NEAREST, self.FARTHEST)
+        return round(SECOND / self._hz * (1 - away if self._owed > 0 else 1 + away))
