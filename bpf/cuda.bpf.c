@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Uprobes on the CUDA driver. */
+/* Uprobes on the CUDA driver: one record for each launch, copy, wait and look-up, and what waits and look-ups gave.
+ *
+ * One program for each layout of arguments; which entry point it is stands in the probe's cookie (enum cuda_entry). All
+ * expect registers and stack as at the first instruction. There are no return probes: results are read at the caller's
+ * return site, an ordinary uprobe that Python sets once it has learnt the address from `caller`.
+ * Prototypes: cuda.h of CUDA 11 to 13; they have been the same since each function exists. */
 #define OTELPROF_CUDA
 #include "events.h"
 
@@ -7,5 +12,276 @@ EXPORT(struct, cuda_call);
 EXPORT(struct, cuda_return);
 EXPORT(struct, cuda_name);
 EXPORT(enum, cuda_entry);
+EXPORT(enum, name_source);
+
+enum { CUDA_SUCCESS = 0 };
+
+/* CUlaunchConfig up to hStream. */
+struct launch_config {
+    u32 grid[3];
+    u32 block[3];
+    u32 shared_bytes;
+    u32 pad;
+    u64 stream;
+};
+
+static __always_inline u64 read_word(u64 address) {
+    u64 word = 0;
+    read_user(&word, sizeof(word), address);
+    return word;
+}
+
+static __always_inline u64 next_dispatch(void) {
+    const u32 only = ONLY;
+    u64 *number = bpf_map_lookup_elem(&sequence, &only);
+    struct settings *set = bpf_map_lookup_elem(&settings, &only);
+    u64 epoch = set ? set->epoch & 0xffff : 0, cpu = bpf_get_smp_processor_id() & 0xfff;
+    u64 count = number ? __sync_fetch_and_add(number, 1) : 0;
+    return epoch << 48 | cpu << 36 | (count & 0xfffffffffull);
+}
+
+static __always_inline int is_launch(u16 entry) {
+    return entry >= CUDA_LAUNCH_KERNEL && entry <= CUDA_GRAPH_LAUNCH;
+}
+
+static __always_inline int is_lookup(u16 entry) {
+    return entry >= CUDA_MODULE_GET_FUNCTION && entry <= CUDA_KERNEL_GET_FUNCTION;
+}
+
+/* Tells Python the name of the handle that a look-up gave. */
+static __always_inline void send_name(const struct pending *call, u64 handle, enum name_source source) {
+    u64 thread = bpf_get_current_pid_tgid();
+    struct kernel_name *wanted = bpf_map_lookup_elem(&pending_names, &thread);
+    if (!handle || (!wanted && !call->object))
+        return;
+    struct cuda_name *name = bpf_ringbuf_reserve(&names, sizeof(*name), 0);
+    if (!name) {
+        count_one(COUNT_NAMES_LOST);
+        return;
+    }
+    name->time = bpf_ktime_get_ns();
+    name->handle = handle;
+    name->object = call->object;
+    name->process = call->process;
+    name->pid = thread >> 32;
+    name->entry = call->entry;
+    name->length = wanted ? wanted->length : 0;
+    name->source = source;
+    if (wanted)
+        bpf_probe_read_kernel(name->name, sizeof(name->name), wanted->text);
+    else
+        name->name[0] = 0;
+    bpf_ringbuf_submit(name, BPF_RB_NO_WAKEUP);
+}
+
+/* At a driver call of a thread whose last look-up wasn't seen to return (nobody knew its return site yet): reads the handle
+ * where the look-up put it.
+ *
+ * Why that is sound: a thread makes its next call only after the last one has returned, so the driver has written by now,
+ * if it ever did. That it did shows by the change since entry; a look-up that failed leaves the old value. The caller may
+ * have given the place to something else since: a stack that has shrunk beyond the place shows that, anything else doesn't,
+ * so the record says how it came about, and names that were read at return sites win. */
+static __always_inline void settle_lookup(struct pt_regs *regs, u32 process) {
+    u64 thread = bpf_get_current_pid_tgid();
+    struct pending *call = bpf_map_lookup_elem(&pending, &thread);
+    if (!call || !is_lookup(call->entry))
+        return;
+    int is_gone = call->out > call->stack && call->out < regs->sp;
+    u64 handle = is_gone || call->process != process ? 0 : read_word(call->out);
+    if (handle != call->before)
+        send_name(call, handle, NAME_AT_NEXT_CALL);
+    bpf_map_delete_elem(&pending, &thread);
+    bpf_map_delete_elem(&pending_names, &thread);
+}
+
+static __always_inline void count_lost_call(u32 process, u32 pid, u16 entry) {
+    struct loss key = {
+        .process = process, .pid = pid, .kind = LOST_CALL, .reason = LOST_RING_FULL, .entry = entry};
+    count_loss(&key);
+}
+
+/* Begins the record of a driver call; 0 when the process isn't wanted or there is no room. To be submitted. */
+static __always_inline struct cuda_call *begin_call(struct pt_regs *regs) {
+    u32 pid = bpf_get_current_pid_tgid() >> 32;
+    u16 entry = bpf_get_attach_cookie(regs);
+    struct python_stack stack;
+    struct target *target;
+    if (!is_wanted(pid, &target))
+        return 0;
+    u32 process = target ? target->process : 0;
+    settle_lookup(regs, process);
+    count_one(is_launch(entry) ? COUNT_LAUNCHES_SEEN : COUNT_CALLS_SEEN);
+    take_python_stack(target, &stack);
+    struct cuda_call *call = bpf_ringbuf_reserve(&calls, sizeof(*call), 0);
+    if (!call) {
+        count_lost_call(process, pid, entry);
+        return 0;
+    }
+    __builtin_memset(call, 0, sizeof(*call));
+    fill_origin(&call->origin, process, &stack);
+    call->dispatch = next_dispatch();
+    call->entry = entry;
+    call->caller = read_word(regs->sp);
+    return call;
+}
+
+static __always_inline void end_call(struct cuda_call *call) {
+    bpf_ringbuf_submit(call, BPF_RB_NO_WAKEUP);
+}
+
+/* cuLaunchKernel(f, gridX, gridY, gridZ, blockX, blockY, blockZ, sharedMemBytes, stream, …), cuLaunchCooperativeKernel */
+SEC("uprobe")
+int cuda_launch(struct pt_regs *regs) {
+    struct cuda_call *call = begin_call(regs);
+    if (!call)
+        return 0;
+    call->function = ARGUMENT_1(regs);
+    call->grid[0] = ARGUMENT_2(regs);
+    call->grid[1] = ARGUMENT_3(regs);
+    call->grid[2] = ARGUMENT_4(regs);
+    call->block[0] = ARGUMENT_5(regs);
+    call->block[1] = ARGUMENT_6(regs);
+    call->block[2] = read_word(STACK_ARGUMENT(regs, 0));
+    call->shared_bytes = read_word(STACK_ARGUMENT(regs, 1));
+    call->stream = read_word(STACK_ARGUMENT(regs, 2));
+    end_call(call);
+    return 0;
+}
+
+/* cuLaunchKernelEx(config, f, kernelParams, extra) */
+SEC("uprobe")
+int cuda_launch_ex(struct pt_regs *regs) {
+    struct launch_config config = {};
+    struct cuda_call *call = begin_call(regs);
+    if (!call)
+        return 0;
+    read_user(&config, sizeof(config), ARGUMENT_1(regs));
+    call->function = ARGUMENT_2(regs);
+    __builtin_memcpy(call->grid, config.grid, sizeof(config.grid));
+    __builtin_memcpy(call->block, config.block, sizeof(config.block));
+    call->shared_bytes = config.shared_bytes;
+    call->stream = config.stream;
+    end_call(call);
+    return 0;
+}
+
+/* cuGraphLaunch(graphExec, stream) */
+SEC("uprobe")
+int cuda_graph_launch(struct pt_regs *regs) {
+    struct cuda_call *call = begin_call(regs);
+    if (!call)
+        return 0;
+    call->function = ARGUMENT_1(regs);
+    call->stream = ARGUMENT_2(regs);
+    end_call(call);
+    return 0;
+}
+
+/* cuMemcpyAsync(dst, src, bytes, stream) and its forms by direction */
+SEC("uprobe")
+int cuda_copy(struct pt_regs *regs) {
+    struct cuda_call *call = begin_call(regs);
+    if (!call)
+        return 0;
+    call->bytes = ARGUMENT_3(regs);
+    call->stream = ARGUMENT_4(regs);
+    end_call(call);
+    return 0;
+}
+
+/* cuStreamSynchronize(stream), cuCtxSynchronize() */
+SEC("uprobe")
+int cuda_wait(struct pt_regs *regs) {
+    u64 thread = bpf_get_current_pid_tgid();
+    struct pending wait = {.stack = regs->sp};
+    struct cuda_call *call = begin_call(regs);
+    if (!call)
+        return 0;
+    if (call->entry == CUDA_STREAM_SYNCHRONIZE)
+        call->function = call->stream = ARGUMENT_1(regs);
+    wait.begin = call->origin.time;
+    wait.dispatch = call->dispatch;
+    wait.process = call->origin.process;
+    wait.entry = call->entry;
+    end_call(call);
+    bpf_map_update_elem(&pending, &thread, &wait, BPF_ANY);
+    return 0;
+}
+
+/* Keeps the name that a look-up asks for until its result is known; the caller may free it after the return. */
+static __always_inline void keep_name(u64 text) {
+    u64 thread = bpf_get_current_pid_tgid();
+    u32 slot = 0;
+    struct scratch *work = take_scratch(&slot);
+    if (!work)
+        return;
+    long length = bpf_probe_read_user_str(work->name.text, sizeof(work->name.text), (void *)text);
+    if (length > 1) {
+        work->name.length = length - 1;
+        bpf_map_update_elem(&pending_names, &thread, &work->name, BPF_ANY);
+    }
+    free_scratch(slot);
+}
+
+/* cuModuleGetFunction(out, module, name), cuLibraryGetKernel(out, library, name), cuKernelGetFunction(out, kernel) */
+SEC("uprobe")
+int cuda_lookup(struct pt_regs *regs) {
+    u64 thread = bpf_get_current_pid_tgid();
+    struct pending lookup = {.stack = regs->sp, .out = ARGUMENT_1(regs), .before = read_word(ARGUMENT_1(regs))};
+    struct cuda_call *call = begin_call(regs);
+    if (!call)
+        return 0;
+    u16 entry = call->entry;
+    call->function = ARGUMENT_2(regs);
+    lookup.begin = call->origin.time;
+    lookup.dispatch = call->dispatch;
+    lookup.process = call->origin.process;
+    lookup.entry = entry;
+    end_call(call);
+    if (entry == CUDA_KERNEL_GET_FUNCTION)
+        lookup.object = ARGUMENT_2(regs);
+    else
+        keep_name(ARGUMENT_3(regs));
+    bpf_map_update_elem(&pending, &thread, &lookup, BPF_ANY);
+    return 0;
+}
+
+static __always_inline void send_return(const struct pending *wait, s32 result) {
+    u64 thread = bpf_get_current_pid_tgid();
+    struct cuda_return *end = bpf_ringbuf_reserve(&returns, sizeof(*end), 0);
+    if (!end)
+        return;
+    __builtin_memset(end, 0, sizeof(*end));
+    end->time = bpf_ktime_get_ns();
+    end->begin = wait->begin;
+    end->dispatch = wait->dispatch;
+    end->process = wait->process;
+    end->pid = thread >> 32;
+    end->tid = (u32)thread;
+    end->result = result;
+    end->entry = wait->entry;
+    bpf_ringbuf_submit(end, BPF_RB_NO_WAKEUP);
+}
+
+/* The instruction after a call into the driver. Others pass there too (a call through a pointer may have many targets), so
+ * it counts only for the thread that is in a driver call, at the stack depth of that call; and only when the probe was
+ * there when the call began, since else the call may have returned long ago. */
+SEC("uprobe")
+int cuda_return(struct pt_regs *regs) {
+    u64 thread = bpf_get_current_pid_tgid();
+    u32 site = bpf_get_attach_cookie(regs);
+    struct pending *call = bpf_map_lookup_elem(&pending, &thread);
+    u64 *since = bpf_map_lookup_elem(&return_sites, &site);
+    if (!call || !since || call->begin < *since || regs->sp != call->stack + RETURN_ADDRESS_SIZE)
+        return 0;
+    s32 result = RESULT(regs);
+    if (!is_lookup(call->entry))
+        send_return(call, result);
+    else if (result == CUDA_SUCCESS)
+        send_name(call, read_word(call->out), NAME_AT_RETURN);
+    bpf_map_delete_elem(&pending, &thread);
+    bpf_map_delete_elem(&pending_names, &thread);
+    return 0;
+}
 
 LICENSE_OF_OBJECT;

@@ -24,13 +24,19 @@
 
 enum { SCRATCH_SLOTS = 4 };
 
+/* The name that a look-up asked for; `length` without the final NUL. */
+struct kernel_name {
+    u32 length;
+    char text[LIMIT_KERNEL_NAME];
+};
+
 /* Working memory of one program run; too big for the 512 bytes of a program's stack. */
 struct scratch {
     struct python_walk walk;
     struct chunk_ids chunks;
     u32 process;
     u32 pad;
-    char name[LIMIT_KERNEL_NAME];
+    struct kernel_name name;
 };
 
 /* Key of `scratch_busy` and `settings`, and of the one value of every array with one value. */
@@ -73,7 +79,7 @@ TABLE(BPF_MAP_TYPE_PERCPU_ARRAY, scratch_busy, u32, u64, 1);
 
 #ifdef OTELPROF_CUDA
 
-enum { PENDING_THREADS = 8192, PENDING_LOOKUPS = 512 };
+enum { PENDING_THREADS = 8192, PENDING_LOOKUPS = 512, RETURN_SITES = 4096 };
 
 /* A driver call that this thread is in, or a look-up that it has left without being seen. */
 struct pending {
@@ -86,12 +92,6 @@ struct pending {
     u32 process;
     u16 entry;
     u16 pad;
-};
-
-/* The name that a look-up asked for. */
-struct pending_name {
-    u32 length;
-    char name[LIMIT_KERNEL_NAME];
 };
 
 /* Driver calls. Written by cuda.bpf.c, read by Python. Full: the call counts in `losses`. */
@@ -108,7 +108,11 @@ RING(names, 1 << 19);
 TABLE(BPF_MAP_TYPE_LRU_HASH, pending, u64, struct pending, PENDING_THREADS);
 
 /* Names for entries of `pending` that are look-ups, by pid_tgid. The same; smaller since look-ups are rare. */
-TABLE(BPF_MAP_TYPE_LRU_HASH, pending_names, u64, struct pending_name, PENDING_LOOKUPS);
+TABLE(BPF_MAP_TYPE_LRU_HASH, pending_names, u64, struct kernel_name, PENDING_LOOKUPS);
+
+/* Since when a return site is probed, by the cookie of its probe, CLOCK_MONOTONIC nanoseconds. Written by Python once the
+ * probe is there, read by cuda.bpf.c. Full: no more sites are probed. */
+TABLE(BPF_MAP_TYPE_HASH, return_sites, u32, u64, RETURN_SITES);
 
 /* Numbers of driver calls on each CPU, the low part of dispatch ids. Written and read by cuda.bpf.c only. */
 TABLE(BPF_MAP_TYPE_PERCPU_ARRAY, sequence, u32, u64, 1);

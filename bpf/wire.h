@@ -109,8 +109,9 @@ enum python_state {
     PYTHON_UNREADABLE = 5,      /* memory of a frame could not be read, the root end is missing */
 };
 
-/* One frame. Python: the code object, its instruction (bytes from the code object or its thread-local bytecode; f_lasti
- * as it is with PYTHON_LASTI_INDEX) and co_firstlineno, by which a reused code object is told.
+/* One frame. Python: the code object, its instruction (bytes from the code object, also when the thread runs a copy of the
+ * bytecode; f_lasti as it is with PYTHON_LASTI_INDEX) and co_firstlineno, by which a reused code object is told
+ * (0xffffffff: it wasn't in memory).
  * Native, kernel: the address (a return address except at the leaf), 0, and the number of Python frames that the frame
  * stands for (a merge position; 0 outside the interpreter's evaluation function). */
 struct frame {
@@ -203,6 +204,12 @@ struct cuda_return {
     u16 pad[3];
 };
 
+/* When the result of a look-up was read. */
+enum name_source {
+    NAME_AT_RETURN = 1,    /* at the look-up's return site, where it had succeeded: certain */
+    NAME_AT_NEXT_CALL = 2, /* at the thread's next driver call, where it had changed meanwhile: nearly so */
+};
+
 /* A handle got its name: by a look-up whose result was read, at its return site or at the thread's next driver call. */
 struct cuda_name {
     u64 time;
@@ -212,7 +219,7 @@ struct cuda_name {
     u32 pid;
     u16 entry;
     u16 length; /* bytes of `name` without the NUL; LIMIT_KERNEL_NAME - 1 and longer names are cut */
-    u32 pad;
+    u32 source;  /* enum name_source */
     char name[LIMIT_KERNEL_NAME];
 };
 

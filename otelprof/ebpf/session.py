@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelprof.ebpf.attach import Link, Sampler, attach_tracepoint
+from otelprof.ebpf.cuda_probes import CudaProbes, Probes
 from otelprof.ebpf.layout import wire
 from otelprof.ebpf.loader import BpfObject, Loader, ProgramStatistics, statistics
 from otelprof.ebpf.mappings import Mappings, NewMapping
@@ -94,6 +95,7 @@ class Session:
         self._links: list[Link] = []
         self._sampler: Sampler | None = None
         self._mappings: Mappings | None = None
+        self._cuda_probes: CudaProbes | None = None
 
     @classmethod
     def open(cls, settings: SessionSettings | None = None) -> Self:
@@ -113,6 +115,17 @@ class Session:
         program = self._load("sampler").programs["sample_cpu"]
         self._open_rings("samples")
         self._sampler = Sampler(program, hz)
+
+    def attach_cuda(self, path: str | int, entries: Iterable[tuple[int, int]]) -> Probes:
+        """Probe a driver's entry points: (file offset, enum cuda_entry) in the file at `path` or behind a descriptor.
+
+        By inode, so it meets all processes that map the file. TargetError when the file is gone.
+        """
+        return self._cuda().attach_entries(path, entries)
+
+    def attach_return(self, path: str | int, offset: int) -> Probes:
+        """Probe a caller's return site, by which waits get durations and look-ups certain names, from the next call on."""
+        return self._cuda().attach_return(path, offset)
 
     def watch_mappings(self) -> None:
         """Begin to notice new executable mappings, see `mappings`."""
@@ -163,15 +176,22 @@ class Session:
         return {name: found for loaded in self._objects.values() for name, found in statistics(loaded).items()}
 
     def close(self) -> None:
-        """Detach everything and drop it; safe twice."""
+        """Detach everything and drop it; safe twice. Probes on the driver are their owners' to close, before this."""
         for closing in (self._sampler, self._mappings, *self._links, *self._rings.values()):
             if closing is not None:
                 closing.close()
-        self._sampler = self._mappings = None
+        self._sampler = self._mappings = self._cuda_probes = None
         self._links.clear()
         self._rings.clear()
         self._objects.clear()
         self._loader.close()
+
+    def _cuda(self) -> CudaProbes:
+        if self._cuda_probes is None:
+            programs = self._load("cuda")
+            self._open_rings("calls", "returns", "names")
+            self._cuda_probes = CudaProbes(programs, self._table("return_sites", _U32, _U64))
+        return self._cuda_probes
 
     def _begin(self) -> None:
         processes = self._load("processes")

@@ -1,0 +1,99 @@
+"""Probes on the CUDA driver's entry points and on the return sites of its callers.
+
+Both are ordinary uprobes, by inode: one attachment meets every process that maps the file, now and later.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+
+from otelprof.ebpf.attach import Link, attach_uprobe
+from otelprof.ebpf.layout import wire
+from otelprof.ebpf.loader import BpfObject
+from otelprof.ebpf.maps import Table
+from otelprof.errors import TargetError, Unsupported
+
+PROGRAMS = {
+    "CUDA_LAUNCH_KERNEL": "cuda_launch",
+    "CUDA_LAUNCH_KERNEL_EX": "cuda_launch_ex",
+    "CUDA_LAUNCH_COOPERATIVE": "cuda_launch",
+    "CUDA_GRAPH_LAUNCH": "cuda_graph_launch",
+    "CUDA_MEMCPY_ASYNC": "cuda_copy",
+    "CUDA_MEMCPY_HTOD_ASYNC": "cuda_copy",
+    "CUDA_MEMCPY_DTOH_ASYNC": "cuda_copy",
+    "CUDA_MEMCPY_DTOD_ASYNC": "cuda_copy",
+    "CUDA_STREAM_SYNCHRONIZE": "cuda_wait",
+    "CUDA_CONTEXT_SYNCHRONIZE": "cuda_wait",
+    "CUDA_MODULE_GET_FUNCTION": "cuda_lookup",
+    "CUDA_LIBRARY_GET_KERNEL": "cuda_lookup",
+    "CUDA_KERNEL_GET_FUNCTION": "cuda_lookup",
+}
+"""The program that knows an entry point's arguments, by enum cuda_entry; all are in bpf/cuda.bpf.c."""
+
+
+class Probes:
+    """Probes that come and go together; `close` takes them away."""
+
+    def __init__(self, links: list[Link], after: Callable[[], object] = lambda: None) -> None:
+        self._links = links
+        self._after = after
+
+    def close(self) -> None:
+        """Detach; safe twice."""
+        if self._links:
+            while self._links:
+                self._links.pop().close()
+            self._after()
+
+
+class CudaProbes:
+    """Sets probes with the programs of the object `cuda`; `sites` is the map `return_sites`."""
+
+    SITES = 4096  # entries of `return_sites`
+
+    def __init__(self, programs: BpfObject, sites: Table) -> None:
+        self._programs = {wire()[entry]: programs.programs[name] for entry, name in PROGRAMS.items()}
+        self._return = programs.programs["cuda_return"]
+        self._sites = sites
+        self._free = list(range(self.SITES, 0, -1))
+
+    def attach_entries(self, path: str | int, entries: Iterable[tuple[int, int]]) -> Probes:
+        """Probe entry points of a driver's file: (file offset, enum cuda_entry). TargetError when the file is gone."""
+        links: list[Link] = []
+        try:
+            for offset, entry in entries:
+                links.append(_attach(self._programs[entry], path, offset, entry))
+        except BaseException:
+            Probes(links).close()
+            raise
+        return Probes(links)
+
+    def attach_return(self, path: str | int, offset: int) -> Probes:
+        """Probe the instruction after a call into the driver, at a file offset. It counts for calls that begin from now on."""
+        if not self._free:
+            raise Unsupported(f"more than {self.SITES} return sites: durations and names of further callers stay unknown")
+        cookie = self._free.pop()
+        try:
+            link = _attach(self._return, path, offset, cookie)
+        except BaseException:
+            self._free.append(cookie)
+            raise
+        self._sites.put(cookie, time.monotonic_ns())
+        return Probes([link], lambda: self._release(cookie))
+
+    def _release(self, cookie: int) -> None:
+        self._sites.delete(cookie)
+        self._free.append(cookie)
+
+
+def _attach(program: int, path: str | int, offset: int, cookie: int) -> Link:
+    name = path if isinstance(path, str) else f"/proc/self/fd/{path}"
+    try:
+        return attach_uprobe(program, name, offset, cookie)
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+        raise TargetError(
+            f"no probe at {name}+{offset:#x}: {why}; the process may have ended, or the file isn't code"
+        ) from error
