@@ -1,0 +1,1 @@
+"""A recorded session as input: for tests, bug reports and demonstrations."""
