@@ -1,1 +1,5 @@
-"""Exporters: how batches leave. One package per type; see otelprof/component.py for the contract."""
+"""Exporters: they take batches out of the agent. otlp_grpc, otlp_http, file, debug.
+
+What the two that send share is here: `settings` (the Collector's keys), `sender` (queue, retries, counting) and
+`answers` (what a try to send came to).
+"""

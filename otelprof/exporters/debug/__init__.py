@@ -1,0 +1,1 @@
+"""The exporter `debug`: what passes through the pipeline, in the log."""
