@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import ipaddress
 import logging
 import os
@@ -58,7 +59,12 @@ def open_store(options: BackendOptions) -> Store:
         return MemoryStore()
     if options.store:
         raise UsageError(f"--store {options.store[:100]}: this version knows `memory`, or none for the embedded store")
-    return MemoryStore()
+    if importlib.util.find_spec("chdb") is None:
+        return MemoryStore("in memory only, since chdb isn't installed: pip install 'otelprof[backend]'")
+    from otelprof.backend.chdb_engine import ChdbEngine  # noqa: PLC0415  half a gigabyte that the store in memory spares
+    from otelprof.backend.clickhouse import ClickHouseStore  # noqa: PLC0415
+
+    return ClickHouseStore(ChdbEngine(options.data_dir), options.retention_days)
 
 
 def _check(options: BackendOptions, has_tokens: bool) -> None:
@@ -96,7 +102,7 @@ def _socket(address: str, flag: str) -> socket.socket:
 
 
 def _cannot_listen(address: str, flag: str, error: Exception) -> OtelprofError:
-    reason = getattr(error, "strerror", None) or str(error)
+    reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno and error.errno > 0 else str(error)
     return OtelprofError(f"can't listen on {address}: {reason}; free it or choose another with {flag} (port 0 picks one)")
 
 
@@ -172,14 +178,14 @@ class _Server:
     def _add_port(self, rpc: Any) -> int:
         """Give the gRPC server its port; the number."""
         options = self.options
-        _split(options.grpc_listen, "--grpc-listen")
+        _socket(options.grpc_listen, "--grpc-listen").close()  # whose error says why it can't be
         try:
             if options.tls_cert and options.tls_key:
                 pair = (options.tls_key.read_bytes(), options.tls_cert.read_bytes())
                 return int(rpc.add_secure_port(options.grpc_listen, grpc.ssl_server_credentials([pair])))
             return int(rpc.add_insecure_port(options.grpc_listen))
         except RuntimeError:
-            raise _cannot_listen(options.grpc_listen, "--grpc-listen", RuntimeError("address in use or not here")) from None
+            raise _cannot_listen(options.grpc_listen, "--grpc-listen", RuntimeError("gRPC can't use it")) from None
         except OSError as error:
             raise OtelprofError(f"--tls-cert or --tls-key: {error.filename}: {error.strerror}") from None
 

@@ -23,7 +23,8 @@ FrameRow = tuple[Any, ...]
 class MemoryStore:
     """Samples as one growing table, everything else by key in dictionaries."""
 
-    def __init__(self, max_rows: int = MAX_ROWS) -> None:
+    def __init__(self, title: str = "in memory", max_rows: int = MAX_ROWS) -> None:
+        self._title = title
         self._max_rows = max_rows
         self._lock = threading.Lock()
         self._chunks: list[Table] = []
@@ -35,7 +36,7 @@ class MemoryStore:
     @property
     def title(self) -> str:
         """What it is."""
-        return "in memory"
+        return self._title
 
     def insert(self, block: Block) -> None:
         """Keep all of it."""
