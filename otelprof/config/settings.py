@@ -145,8 +145,12 @@ def _check_range(metadata: Mapping[str, Any], value: object) -> None:
     least, most = metadata.get("minimum"), metadata.get("maximum")
     if not isinstance(value, int | float) or ((least is None or value >= least) and (most is None or value <= most)):
         return
-    bounds = [f"{word} {bound:g}" for word, bound in (("at least", least), ("at most", most)) if bound is not None]
-    raise ValueError(f"must be {' and '.join(bounds)}, not {value:g}")
+    bounds = [f"{word} {_number(bound)}" for word, bound in (("at least", least), ("at most", most)) if bound is not None]
+    raise ValueError(f"must be {' and '.join(bounds)}, not {_number(value)}")
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def _tuple(hint: Any, value: object, path: str, report: Report) -> Any:
