@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import resource
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 _NAME = re.compile("cuda", re.IGNORECASE)
 _FUNCTION = 2  # STT_FUNC
 _EXECUTABLE = 1  # PF_X
+PROBES_LIMIT = 8192
+"""Probes that are set at most, however many descriptors there may be."""
 _STRANGERS_LIMIT = 4096
 _WAITING_LIMIT = 1024
 
@@ -58,10 +60,10 @@ class Attachment(Protocol):
 class Prober(Protocol):
     """Sets probes in files; otelprof/ebpf has it."""
 
-    def attach_cuda(self, path: str, sites: Sequence[tuple[int, int]]) -> Attachment:
-        """Probe (offset, number of the entry point) in the file at `path`; OtelprofError or OSError when that can't be done."""
+    def attach_cuda(self, path: int, entries: Iterable[tuple[int, int]], /) -> Attachment:
+        """Probe (offset, number of the entry point) in the file behind a descriptor; OtelprofError when that can't be done."""
 
-    def attach_return(self, path: str, offset: int) -> Attachment:
+    def attach_return(self, path: int, offset: int, /) -> Attachment:
         """Probe a return site of driver calls."""
 
 
@@ -141,15 +143,16 @@ class _Library:
 
 
 def default_limit() -> int:
-    """Libraries that may be attached at once: a quarter of the descriptors that this process may open."""
+    """Probes that may be set at once: each takes two descriptors, and half of what this process may open is for others."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(16, min(soft, 4096) // 4)
+    return max(len(ENTRY_POINTS), min(soft, PROBES_LIMIT * 4) // 4)
 
 
 class LibcudaFiles:
     """The driver libraries of all processes: attached at first sight, let go after the last user.
 
-    `numbers` maps enumerators of `enum cuda_entry` to their values. Processes are named by incarnation number.
+    `numbers` maps enumerators of `enum cuda_entry` to their values, `limit` is the most probes. Processes are named by
+    incarnation number.
     """
 
     def __init__(self, prober: Prober, numbers: Mapping[str, int], counters: Counters, limit: int | None = None) -> None:
@@ -224,7 +227,7 @@ class LibcudaFiles:
         region, sites = found
         key = identity(file)
         library = self._libraries.get(key)
-        if library is None and len(self._libraries) >= self._limit:
+        if library is None and not self._has_room(len(sites)):
             self._wait(key, (process, pid, region))
             return False
         if library is None:
@@ -238,23 +241,28 @@ class LibcudaFiles:
     def _attach(self, file: int, library: _Library) -> None:
         sites = [(site.offset, self._numbers[site.entry]) for site in library.sites if site.entry in self._numbers]
         try:
-            library.probes = self._prober.attach_cuda(f"/proc/self/fd/{file}", sites)
-        except (OtelprofError, OSError) as error:
+            library.probes = self._prober.attach_cuda(file, sites)
+        except OtelprofError as error:
             log.warning("launches through %s are not seen: %s", printable(library.path), error)
 
     def _wait(self, key: Identity, entry: tuple[int, int, Region]) -> None:
         if not self._waiting:
             log.warning(
-                "more than %d driver libraries are mapped: %s waits for a place (raise the limit of open files)",
+                "%d probes are set, which is all that the limit of open files allows: %s waits for a place",
                 self._limit, printable(entry[2].path),
             )  # fmt: skip
         if len(self._waiting) < _WAITING_LIMIT:
             self._waiting[key] = entry
 
     def _try_again(self) -> None:
-        while self._waiting and len(self._libraries) < self._limit:
-            process, pid, region = self._waiting.pop(next(iter(self._waiting)))
+        for key, (process, pid, region) in list(self._waiting.items()):
+            if not self._has_room(1):
+                return
+            del self._waiting[key]
             self._take(process, pid, region)
+
+    def _has_room(self, more: int) -> bool:
+        return sum(len(library.sites) for library in self._libraries.values() if library.probes) + more <= self._limit
 
     def _let_go(self, key: Identity) -> None:
         library = self._libraries.pop(key)

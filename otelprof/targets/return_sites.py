@@ -67,6 +67,10 @@ class ReturnSites:
         self._count()
         return len(self._sites) - before
 
+    def is_probed(self, process: int, caller: int) -> bool:
+        """True when the end of calls from this return address is seen."""
+        return self._callers.get((process, caller)) == "probed"
+
     def leave(self, process: int) -> None:
         """A process has ended or changed its image; sites that nobody else uses are let go."""
         self._callers = {key: state for key, state in self._callers.items() if key[0] != process}
@@ -100,8 +104,8 @@ class ReturnSites:
         if site is None and len(self._sites) >= self._limit:
             return "table_full"
         try:
-            site = site or _Site(self._prober.attach_return(f"/proc/self/fd/{file}", key[1]))
-        except (OtelprofError, OSError) as error:
+            site = site or _Site(self._prober.attach_return(file, key[1]))
+        except OtelprofError as error:
             log.debug("return site at %#x is not probed: %s", key[1], error)
             return "refused"
         site.users.add(process)

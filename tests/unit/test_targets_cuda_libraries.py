@@ -208,14 +208,14 @@ class Recorder:
         self.refuse = refuse
         self.probes: list[Probe] = []
 
-    def attach_cuda(self, path: str, sites: Sequence[tuple[int, int]]) -> Probe:
+    def attach_cuda(self, path: int, sites: Sequence[tuple[int, int]]) -> Probe:
         if self.refuse:
             raise Unsupported("perf_event_open was refused")
-        found = Path(path).stat()
+        found = os.fstat(path)
         self.probes.append(Probe((found.st_dev, found.st_ino), list(sites)))
         return self.probes[-1]
 
-    def attach_return(self, path: str, offset: int) -> Probe:
+    def attach_return(self, path: int, offset: int) -> Probe:
         return self.attach_cuda(path, [(offset, 0)])
 
     @property
