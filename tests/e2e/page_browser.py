@@ -19,9 +19,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-OPTIONS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--mute-audio",
-           "--disable-background-networking", "--disable-component-update", "--hide-scrollbars", "--no-proxy-server",
-           "--remote-debugging-pipe"]
+OPTIONS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--mute-audio",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--hide-scrollbars",
+    "--no-proxy-server",
+    "--remote-debugging-pipe",
+]
 FLAME = "[data-testid=flamegraph]"
 
 
@@ -65,8 +75,14 @@ class Browser:
         theirs, commands = os.pipe()
         answers, back = os.pipe()
         words = [program() or "chromium", f"--user-data-dir={self._profile}", *OPTIONS, "about:blank"]
-        self._process = subprocess.Popen(["sh", "-c", f'exec "$@" 3<&{theirs} 4>&{back}', "sh", *words], pass_fds=(theirs, back),
-                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        shell = ["bash", "-c", f'exec "$@" 3<&{theirs} 4>&{back}', "bash"]  # dash takes one digit only
+        self._process = subprocess.Popen(
+            [*shell, *words],
+            pass_fds=(theirs, back),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         os.close(theirs)
         os.close(back)
         return commands, answers
@@ -135,7 +151,8 @@ class Browser:
 
     def box(self, selector: str) -> tuple[float, float, float, float]:
         """x, y, width and height of an element in the window."""
-        found = self.js(f"(r => [r.x, r.y, r.width, r.height])(document.querySelector({json.dumps(selector)}).getBoundingClientRect())")
+        edge = f"document.querySelector({json.dumps(selector)}).getBoundingClientRect()"
+        found = self.js(f"(r => [r.x, r.y, r.width, r.height])({edge})")
         return found[0], found[1], found[2], found[3]
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:

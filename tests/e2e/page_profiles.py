@@ -31,6 +31,7 @@ HTTP = ("python:<module>@server.py:90", "python:serve_forever@socketserver.py:23
 DISPATCH = ("native:torchlike::dispatch(Op const&, Tensor const*)", "native:torchlike::cuda::launch(Kernel, dim3, dim3)")
 DRIVER = (*DISPATCH, "native:cuLaunchKernel")
 TICK = ("kernel:entry_SYSCALL_64", "kernel:do_syscall_64")
+WAIT = (*ENGINE, "python:sample_tokens@sampling.py:33", "native:torchlike::item()", "native:cuStreamSynchronize")
 
 CPU_STACKS: list[tuple[tuple[str, ...], int]] = [
     ((*FLASH, *DRIVER), 310),
@@ -42,8 +43,8 @@ CPU_STACKS: list[tuple[tuple[str, ...], int]] = [
     ((*LAYER, "python:layer_norm@functional.py:61", *DRIVER), 95),
     ((*LAYER, "python:layer_norm@functional.py:61"), 12),
     ((*FORWARD, "python:embed@model.py:20", *DRIVER), 30),
-    ((*ENGINE, "python:sample_tokens@sampling.py:33", "native:torchlike::item()", "native:cuStreamSynchronize"), 170),
-    ((*ENGINE, "python:sample_tokens@sampling.py:33", "native:torchlike::item()", "native:cuStreamSynchronize", *TICK, "kernel:ksys_ioctl"), 85),
+    (WAIT, 170),
+    ((*WAIT, *TICK, "kernel:ksys_ioctl"), 85),
     ((*ENGINE, "python:Tokenizer.encode@tokenizer.py:57", "python:bpe@tokenizer.py:31"), 260),
     ((*ENGINE, "python:Tokenizer.encode@tokenizer.py:57", "python:bpe@tokenizer.py:31", "native:unicode_join"), 60),
     ((*ENGINE, "python:Tokenizer.encode@tokenizer.py:57", "python:lookup@tokenizer.py:19"), 44),
@@ -118,8 +119,17 @@ def _answer(root: Node, unit: str) -> dict[str, object]:
         row = below
     most = max((own for level in levels for own in level[2::4]), default=0)
     levels = levels if root.total else []
-    return {"names": names, "kinds": kinds, "files": files, "levels": levels, "total": root.total, "max_self": most,
-            "other": 0, "unit": unit, "until": 0}
+    return {
+        "names": names,
+        "kinds": kinds,
+        "files": files,
+        "levels": levels,
+        "total": root.total,
+        "max_self": most,
+        "other": 0,
+        "unit": unit,
+        "until": 0,
+    }
 
 
 def cpu() -> dict[str, object]:

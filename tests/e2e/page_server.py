@@ -58,8 +58,16 @@ class PageServer:
         services: dict[str, list[str]] = {}
         for type_id, service in self.flames:
             services.setdefault(type_id, []).append(service)
-        return [{"id": type_id, "unit": type_id.split(":")[2], "first": self.now - 3_600_000, "last": self.now,
-                 "services": sorted(names)} for type_id, names in services.items()]
+        return [
+            {
+                "id": type_id,
+                "unit": type_id.split(":")[2],
+                "first": self.now - 3_600_000,
+                "last": self.now,
+                "services": sorted(names),
+            }
+            for type_id, names in services.items()
+        ]
 
     def flame(self, query: dict[str, str]) -> dict[str, object]:
         """The flame graph of a request: of a service, of the inference server for all, empty outside of the data's time."""

@@ -86,6 +86,15 @@ export class Explore {
     if (this.state.window.live) this.news(0);
   }
 
+  /** A page that nobody sees holds no connection: browsers grant six to one host. */
+  seen(visible) {
+    if (!visible) this.feed.stop();
+    else if (!this.#paused) {
+      this.feed.start();
+      this.news(0);
+    }
+  }
+
   feedChanged(status) {
     this.#feedStatus = status;
     this.#showFeed();
@@ -235,7 +244,7 @@ export class Explore {
       this.view.clear();
       this.#describe();
     }
-    showStatus(this.status, failure(error, () => this.reload()), over);
+    showStatus(this.status, failure(error, () => this.reload(), over), over);
     this.view.setState("error");
   }
 

@@ -35,7 +35,8 @@ export class FlameView extends EventTarget {
     this.matches = null;
     this.#palette = palette;
     this.#space.className = "flame-space";
-    element.append(this.#canvas, this.#space);
+    this.#space.append(this.#canvas);
+    element.append(this.#space);
     element.addEventListener("scroll", () => this.paint(), { passive: true });
     new ResizeObserver(() => this.resize()).observe(element);
   }

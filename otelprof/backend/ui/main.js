@@ -66,7 +66,7 @@ function pick(page, name) {
 
 function listenWindow(page) {
   window.addEventListener("popstate", () => page.restore());
-  document.addEventListener("visibilitychange", () => page.news(0));
+  document.addEventListener("visibilitychange", () => page.seen(!document.hidden));
   matchMedia("(prefers-color-scheme: light)").addEventListener("change", () => page.setPalette(currentPalette()));
   document.addEventListener("keydown", (event) => {
     if (event.key !== "/" || event.target.closest("input, select, textarea")) return;

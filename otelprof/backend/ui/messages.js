@@ -44,13 +44,14 @@ function chip(entry, current, jump) {
   return button;
 }
 
-/** A refusal or silence of the backend; `again` tries once more. */
-export function failure(error, again) {
+/** A refusal or silence of the backend; `again` tries once more, `brief` leaves the heading out. */
+export function failure(error, again, brief) {
   const button = make("button", "Try again");
   button.type = "button";
   button.className = "button";
   button.addEventListener("click", again);
-  return [make("p", error.message), button];
+  const lines = [make("p", error.message), button];
+  return brief ? lines : [make("h2", "This profile can't be shown"), ...lines];
 }
 
 /** Shows lines in the status, or nothing; `over` lays them over a graph that stays. */
