@@ -77,10 +77,11 @@ static __always_inline void send_name(const struct pending *call, u64 handle, en
 /* At a driver call of a thread whose last look-up wasn't seen to return (nobody knew its return site yet): reads the handle
  * where the look-up put it.
  *
- * Why that is sound: a thread makes its next call only after the last one has returned, so the driver has written by now,
- * if it ever did. That it did shows by the change since entry; a look-up that failed leaves the old value. The caller may
- * have given the place to something else since: a stack that has shrunk beyond the place shows that, anything else doesn't,
- * so the record says how it came about, and names that were read at return sites win. */
+ * Why that may be done: a thread makes its next call only after the last one has returned, so the driver has written by now,
+ * if it ever did. That it did shows by the change since entry; a look-up that failed leaves the old value. What can go wrong
+ * is that the place lay on the stack of a function that has ended. When the stack has shrunk beyond it, that shows here; when
+ * it has grown again, the place may hold anything. So the record says how it came about (enum name_source), and its reader
+ * believes it only for a handle that is new. It matters for the first call from each site, before that is probed. */
 static __always_inline void settle_lookup(struct pt_regs *regs, u32 process) {
     u64 thread = bpf_get_current_pid_tgid();
     struct pending *call = bpf_map_lookup_elem(&pending, &thread);

@@ -204,10 +204,11 @@ struct cuda_return {
     u16 pad[3];
 };
 
-/* When the result of a look-up was read. */
+/* When the result of a look-up was read. The second may be something else that came to stand in the same place (the stack of
+ * a function that has ended): take it only for a handle without a certain name that no call used before the look-up. */
 enum name_source {
     NAME_AT_RETURN = 1,    /* at the look-up's return site, where it had succeeded: certain */
-    NAME_AT_NEXT_CALL = 2, /* at the thread's next driver call, where it had changed meanwhile: nearly so */
+    NAME_AT_NEXT_CALL = 2, /* at the thread's next driver call, where it had changed meanwhile */
 };
 
 /* A handle got its name: by a look-up whose result was read, at its return site or at the thread's next driver call. */

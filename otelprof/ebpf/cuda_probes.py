@@ -36,16 +36,16 @@ PROGRAMS = {
 class Probes:
     """Probes that come and go together; `close` takes them away."""
 
-    def __init__(self, links: list[Link], after: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, links: list[Link], forget: Callable[[Probes], object]) -> None:
         self._links = links
-        self._after = after
+        self._forget = forget
 
     def close(self) -> None:
         """Detach; safe twice."""
         if self._links:
             while self._links:
                 self._links.pop().close()
-            self._after()
+            self._forget(self)
 
 
 class CudaProbes:
@@ -58,6 +58,8 @@ class CudaProbes:
         self._return = programs.programs["cuda_return"]
         self._sites = sites
         self._free = list(range(self.SITES, 0, -1))
+        self._open: dict[Probes, int] = {}
+        """All probes that are set, with the cookie of a return site, else 0."""
 
     def attach_entries(self, path: str | int, entries: Iterable[tuple[int, int]]) -> Probes:
         """Probe entry points of a driver's file: (file offset, enum cuda_entry). TargetError when the file is gone."""
@@ -66,9 +68,10 @@ class CudaProbes:
             for offset, entry in entries:
                 links.append(_attach(self._programs[entry], path, offset, entry))
         except BaseException:
-            Probes(links).close()
+            for link in links:
+                link.close()
             raise
-        return Probes(links)
+        return self._keep(links, 0)
 
     def attach_return(self, path: str | int, offset: int) -> Probes:
         """Probe the instruction after a call into the driver, at a file offset. It counts for calls that begin from now on."""
@@ -81,11 +84,23 @@ class CudaProbes:
             self._free.append(cookie)
             raise
         self._sites.put(cookie, time.monotonic_ns())
-        return Probes([link], lambda: self._release(cookie))
+        return self._keep([link], cookie)
 
-    def _release(self, cookie: int) -> None:
-        self._sites.delete(cookie)
-        self._free.append(cookie)
+    def close(self) -> None:
+        """Detach all that is still there."""
+        for probes in list(self._open):
+            probes.close()
+
+    def _keep(self, links: list[Link], cookie: int) -> Probes:
+        probes = Probes(links, self._forget)
+        self._open[probes] = cookie
+        return probes
+
+    def _forget(self, probes: Probes) -> None:
+        cookie = self._open.pop(probes)
+        if cookie:
+            self._sites.delete(cookie)
+            self._free.append(cookie)
 
 
 def _attach(program: int, path: str | int, offset: int, cookie: int) -> Link:

@@ -176,8 +176,8 @@ class Session:
         return {name: found for loaded in self._objects.values() for name, found in statistics(loaded).items()}
 
     def close(self) -> None:
-        """Detach everything and drop it; safe twice. Probes on the driver are their owners' to close, before this."""
-        for closing in (self._sampler, self._mappings, *self._links, *self._rings.values()):
+        """Detach everything and drop it; safe twice."""
+        for closing in (self._sampler, self._mappings, self._cuda_probes, *self._links, *self._rings.values()):
             if closing is not None:
                 closing.close()
         self._sampler = self._mappings = self._cuda_probes = None
