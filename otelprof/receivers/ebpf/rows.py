@@ -13,19 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from otelprof.batch import LAUNCHES, SAMPLES, Frame, Interner, ProfileType, Table, Thread, mark
+from otelprof.ebpf.layout import wire
 from otelprof.receivers.ebpf.stacks import STOPPED, TRUNCATED, StackTable
 from otelprof.text import clean
 
 Ids = npt.NDArray[np.uint32]
 
-PYTHON_NOT_TARGET, PYTHON_COMPLETE, PYTHON_NO_THREAD_STATE, PYTHON_NO_FRAMES, PYTHON_TRUNCATED, PYTHON_UNREADABLE = range(6)
-_ROOT_MARKS = {PYTHON_TRUNCATED: TRUNCATED, PYTHON_UNREADABLE: STOPPED}
-
 
 class Places(Protocol):
     """What rows need to know of processes."""
 
-    def resource(self, process: int) -> int:
+    def resource(self, process: int, pid: int) -> int:
         """The interner's id of a process's resource."""
 
     def leaf(self, process: int, instruction: int) -> int:
@@ -59,6 +57,8 @@ class Rows:
     def __init__(self, stacks: StackTable, places: Places) -> None:
         self._stacks = stacks
         self._places = places
+        self._not_target = wire()["PYTHON_NOT_TARGET"]
+        self._root_marks = {wire()["PYTHON_TRUNCATED"]: TRUNCATED, wire()["PYTHON_UNREADABLE"]: STOPPED}
 
     @property
     def _interner(self) -> Interner:
@@ -84,16 +84,19 @@ class Rows:
         table["duration"] = table["correlation"] = table["device"] = -1
         return table
 
-    def losses(self, process: int, amount: int, kind: ProfileType, reason: str, time: int) -> tuple[object, ...]:
-        """One SAMPLES row that stands for `amount` events without a record."""
+    def lost(self, who: tuple[int, int], amount: int, kind: ProfileType, reason: str, time: int) -> tuple[object, ...]:
+        """One SAMPLES row that stands for `amount` events of `who` (incarnation, PID) without a record."""
         stack = self._stacks.marked(mark(f"lost: {reason}"))
-        return (time, amount, self._interner.types.id(kind), self._places.resource(process), stack, 0, 0, 0)
+        return (time, amount, self._interner.types.id(kind), self._places.resource(*who), stack, 0, 0, 0)
 
     def _origin(self, table: Table, origin: Table) -> None:
         table["time"] = origin["time"]
-        table["resource"] = distinct(columns(origin, "process"), lambda key: self._places.resource(int(key["process"])))
+        table["resource"] = distinct(columns(origin, "process", "pid"), self._resource)
         table["thread"] = distinct(columns(origin, "tid", "comm"), self._thread)
         table["link"] = distinct(columns(origin, "trace_id", "span_id"), self._link)
+
+    def _resource(self, key: Table) -> int:
+        return self._places.resource(int(key["process"]), int(key["pid"]))
 
     def _thread(self, key: Table) -> int:
         name = bytes(key["comm"]).split(b"\0", 1)[0].decode("utf-8", "replace")
@@ -107,16 +110,16 @@ class Rows:
         whole = np.zeros(len(records), [*((name, keys.dtype[name]) for name in keys.dtype.names or ()), ("leaf", "u8")])
         for name in keys.dtype.names or ():
             whole[name] = keys[name]
-        outside = keys["python_state"] == PYTHON_NOT_TARGET
+        outside = keys["python_state"] == self._not_target
         whole["leaf"][outside] = records["instruction"][outside]
         return distinct(whole, self._sample_stack)
 
     def _sample_stack(self, key: Table) -> int:
-        if key["python_state"] == PYTHON_NOT_TARGET:
+        if key["python_state"] == self._not_target:
             return self._places.leaf(int(key["process"]), int(key["leaf"]))
         return self._call_stack(key)
 
     def _call_stack(self, key: Table) -> int:
         if not key["python"]:
             return self._stacks.marked(self._places.without_python(int(key["process"]), int(key["python_state"])))
-        return self._stacks.stack(int(key["python"]), _ROOT_MARKS.get(int(key["python_state"])))
+        return self._stacks.stack(int(key["python"]), self._root_marks.get(int(key["python_state"])))

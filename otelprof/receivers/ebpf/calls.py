@@ -1,0 +1,151 @@
+"""Driver calls: sets the probes, learns the kernels' names and how long waits took, and makes rows of LAUNCHES.
+
+A wait is held back until its end was seen at its return site, or for half a minute; everything else goes out with the
+next batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from otelprof.batch import LAUNCHES, CallKind, Frame, Interner, Table
+from otelprof.counters import LAUNCHES_SEEN, Counters
+from otelprof.ebpf.layout import wire
+from otelprof.ebpf.mappings import NewMapping
+from otelprof.ebpf.session import Drained, Session
+from otelprof.errors import TargetError
+from otelprof.processes.table import Change, ChangeKind, Process
+from otelprof.receivers.ebpf.rows import Ids, Rows, columns, distinct
+from otelprof.receivers.ebpf.watch import Watch
+from otelprof.symbols.cuda import KernelNames
+from otelprof.targets.cuda import LibcudaFiles, mapped_region, may_be_libcuda
+from otelprof.targets.cuda_entries import BY_ENTRY, Returns
+from otelprof.targets.return_sites import ReturnSites
+
+WAIT_LIMIT = 30 * 10**9  # nanoseconds that a wait is held back for its end
+WAITS_HELD = 65_536
+
+
+def keyed(calls: Table, field: str) -> Table:
+    """Process and one further field of calls: what a handle or an address means in them."""
+    keys = np.zeros(len(calls), [("process", "u4"), ("pid", "u4"), (field, "u8")])
+    keys["process"], keys["pid"], keys[field] = calls["origin"]["process"], calls["origin"]["pid"], calls[field]
+    return keys
+
+
+class Calls:
+    """See the module's text."""
+
+    def __init__(self, session: Session, rows: Rows, watch: Watch, counters: Counters) -> None:
+        self._rows, self._watch, self._counters = rows, watch, counters
+        self._files = LibcudaFiles(session, wire().enum("cuda_entry"), counters)
+        self._sites = ReturnSites(session, counters)
+        self._names = KernelNames(counters)
+        self._calls: list[Table] = []
+        self._ended: dict[int, int] = {}
+        points = [(wire()[name], point) for name, point in BY_ENTRY.items()]
+        self._kinds = np.zeros(max(number for number, _ in points) + 1, "u1")
+        self._returning = np.zeros(len(self._kinds), bool)
+        self._entries = {number: point.name for number, point in points}
+        for number, point in points:
+            self._kinds[number] = point.kind or 0
+            self._returning[number] = point.returns is not Returns.NOTHING
+
+    # --- probes ------------------------------------------------------------------------------------------------
+
+    def follow(self, changes: Iterable[Change]) -> None:
+        """Births: probe the driver libraries that a process maps."""
+        for change in changes:
+            if change.kind is ChangeKind.FOUND:
+                self._look_at(change.process)
+            elif change.kind is ChangeKind.FORKED and change.parent is not None:
+                self._files.inherit(change.parent.incarnation, change.process.incarnation)
+                self._names.inherit(change.parent.incarnation, change.process.incarnation)
+
+    def leave(self, gone: Iterable[Process]) -> None:
+        """These have ended and their last records are in batches."""
+        for process in gone:
+            self._files.leave(process.incarnation)
+            self._sites.leave(process.incarnation)
+            self._names.leave(process.incarnation, process.pid)
+
+    def mapped(self, process: Process | None, mapping: NewMapping) -> None:
+        """A process has mapped a file: it may be a driver library."""
+        region = mapped_region(mapping)
+        if process is not None and may_be_libcuda(region):
+            self._files.look_at(process.incarnation, process.pid, [region])
+
+    def close(self) -> None:
+        """Take all probes away."""
+        self._sites.close()
+        self._files.close()
+
+    def _look_at(self, process: Process) -> None:
+        try:
+            self._files.look_at(process.incarnation, process.pid, process.maps.regions)
+        except TargetError:
+            return  # it has ended, or hides its mappings: then its launches can't be named either
+
+    # --- records -----------------------------------------------------------------------------------------------
+
+    def take(self, drained: Drained) -> None:
+        """Note what a turn brought."""
+        self._names.add(drained.names)
+        if len(drained.calls):
+            self._calls.append(self._watch.identified(drained.calls))
+            self._learn_callers(self._calls[-1])
+        durations = drained.returns["time"] - drained.returns["begin"]
+        for dispatch, duration in zip(drained.returns["dispatch"].tolist(), durations.tolist(), strict=True):
+            if len(self._ended) < WAITS_HELD:
+                self._ended[dispatch] = duration
+
+    def _learn_callers(self, calls: Table) -> None:
+        returning = calls[self._returning[np.minimum(calls["entry"], len(self._returning) - 1)]]
+        for number in np.unique(returning["origin"]["process"]):
+            process = self._watch.process(int(number))
+            if process is not None and not process.ended_at:
+                callers = np.unique(returning["caller"][returning["origin"]["process"] == number])
+                self._sites.learn(int(number), process.pid, callers.tolist())
+
+    def rows(self, interner: Interner, last: bool = False) -> Table:
+        """LAUNCHES rows of what has gathered; waits without an end stay for later, unless this is the last time."""
+        if not self._calls:
+            return np.zeros(0, LAUNCHES)
+        calls = np.concatenate(self._calls)
+        kinds = self._kinds[np.minimum(calls["entry"], len(self._kinds) - 1)]
+        calls, kinds = calls[kinds != 0], kinds[kinds != 0]
+        held = self._held(calls, kinds) & (not last)
+        self._calls = [calls[held]] if held.any() else []
+        return self._made(calls[~held], kinds[~held], interner)
+
+    def _held(self, calls: Table, kinds: Table) -> npt.NDArray[np.bool_]:
+        """Waits that go on, as far as one can tell: young, not seen ending, and their end would be seen."""
+        young = calls["origin"]["time"].astype("i8") > time.monotonic_ns() - WAIT_LIMIT
+        open_ = ~np.isin(calls["dispatch"], np.fromiter(self._ended, "u8", len(self._ended)))
+        held: npt.NDArray[np.bool_] = (kinds == CallKind.SYNC) & young & open_
+        held[held] = distinct(keyed(calls[held], "caller"), self._is_watched) != 0
+        return held
+
+    def _is_watched(self, key: Table) -> int:
+        return int(self._sites.is_probed(int(key["process"]), int(key["caller"])))
+
+    def _made(self, calls: Table, kinds: Table, interner: Interner) -> Table:
+        table = self._rows.launches(calls)
+        table["kind"] = kinds
+        table["entry"] = distinct(columns(calls, "entry"), lambda key: interner.strings.id(self._entries[int(key["entry"])]))
+        launches = kinds == CallKind.KERNEL
+        table["kernel"][launches] = self._kernels(calls[launches], interner)
+        waits = kinds == CallKind.SYNC
+        table["duration"][waits] = [self._ended.pop(int(number), -1) for number in calls["dispatch"][waits]]
+        self._counters.add(LAUNCHES_SEEN, int(np.count_nonzero(launches | (kinds == CallKind.GRAPH))))
+        return table
+
+    def _kernels(self, calls: Table, interner: Interner) -> Ids:
+        return distinct(keyed(calls, "function"), lambda key: interner.frames.id(self._kernel(key)))
+
+    def _kernel(self, key: Table) -> Frame:
+        return self._names.frame(int(key["process"]), int(key["pid"]), int(key["function"]))
