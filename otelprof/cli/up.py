@@ -1,6 +1,6 @@
 """`otelprof up`: the backend, the agent and on request a demo, as child processes of one command.
 
-Order: the backend, which prints its addresses; then the agent, which sends to them, and the demo. /readyz of the backend
+Order: the backend, which prints its addresses; the agent, which sends to them; then the demo. /readyz of the backend
 stays 503 until the agent is ready too, told through a pipe (`--ready-fd`). None is restarted: when one ends, all end, and
 the first that failed gives the exit status. Only the agent keeps root's rights; backend and demo run as the caller.
 """
@@ -17,6 +17,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -80,12 +81,12 @@ def agent_config(grpc: str, token: str = "", address: str = "127.0.0.1:0") -> di
 
 
 def find_demo() -> Path:
-    """The demo's launcher: in the source tree, or where an installation puts it."""
-    places = [Path(otelprof.__file__).parents[1], Path(sys.prefix) / "share" / "otelprof"]
-    for place in places:
-        launcher = place / "examples" / "inference_server" / "launch.py"
+    """The demo's launcher: in the source tree, or where the installation of this package put it (share/otelprof)."""
+    name = "examples/inference_server/launch.py"
+    files = [file for found in metadata.distributions(name="otelprof") for file in found.files or ()]
+    for launcher in (Path(otelprof.__file__).parents[1] / name, *(Path(str(f.locate())) for f in files if f.match(name))):
         if launcher.is_file():
-            return launcher
+            return launcher.resolve()
     raise OtelprofError("the demo isn't installed: run `otelprof up --demo` from a checkout of otelprof's sources")
 
 
@@ -138,13 +139,13 @@ class _Up:
         os.close(self._ready_read)
         if not self._until(lambda: ("backend", "grpc") in self._seen.addresses and ("backend", "http") in self._seen.addresses):
             return
-        if self.demo is not None:
-            self.demo.start()
         grpc = _reachable(self._seen.addresses["backend", "grpc"])
         config = agent_config(grpc, _token(self._options.get("token_file")), _agent_address())
         self.agent.start(json.dumps(config).encode())
         if not self._until(self._agent_ready):
             return
+        if self.demo is not None:  # only now, so that the agent sees its look-ups and knows each kernel's name
+            self.demo.start()
         os.write(self._ready_write, b"!")
         say(f"ready: open http://{_reachable(self._seen.addresses['backend', 'http'])}")
 
