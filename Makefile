@@ -2,19 +2,22 @@
 # that is allowed (see scripts/setup.sh). BPF needs root: targets that attach use sudo when they aren't run as root.
 PY := .venv/bin/python
 OTELPROF := .venv/bin/otelprof
-SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+NO_SUDO := echo "make: BPF needs root and there is no sudo here: run it as root" >&2; exit 1;
+SUDO := $(if $(filter 0,$(shell id -u)),,$(if $(shell command -v sudo),sudo,$(NO_SUDO)))
+C_SOURCES := '*.c' '*.h' '*.cpp'
 ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup dev up demo test lint format bench bpf clean
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@echo 'make TARGET [ARGS="..."]   (a fresh machine: make up, then open http://127.0.0.1:4040)'
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 12
 
-setup:  ## install what is missing, make .venv, compile the BPF programs
+setup:  ## install what `make up` needs: Debian packages, .venv, compiled BPF programs (PYTHON=/path/to/python)
 	@scripts/setup.sh run
 
-dev:
+dev:  ## that and what tests and lint need
 	@scripts/setup.sh dev
 
 up: setup  ## agent, backend and the demo service; a live flame graph at http://127.0.0.1:4040 (ARGS="--duration 60s")
@@ -26,15 +29,16 @@ demo: setup  ## the demo service alone
 test: dev  ## all tests; the kernel ones need root (ARGS="tests/unit -k name")
 	@$(SUDO) $(PY) -m pytest $(ARGS)
 
-lint: dev  ## ruff, mypy --strict, clang-format
+lint: dev  ## ruff, mypy --strict, clang-format, bash -n
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
-	@.venv/bin/clang-format --dry-run --Werror $$(git ls-files '*.c' '*.h')
+	@git ls-files -z $(C_SOURCES) | xargs -0 -r .venv/bin/clang-format --dry-run --Werror
+	@git ls-files -z '*.sh' .ci | xargs -0 -r -n 1 bash -n
 
 format: dev  ## rewrite the sources as `make lint` wants them
 	@$(PY) -m ruff check --fix -q . ; $(PY) -m ruff format -q .
-	@.venv/bin/clang-format -i $$(git ls-files '*.c' '*.h')
+	@git ls-files -z $(C_SOURCES) | xargs -0 -r .venv/bin/clang-format -i
 
 bench: dev  ## measure: overhead, agent cost, ingest and queries, each against a peer or a floor in one run
 	@$(SUDO) $(PY) -m benchmarks $(ARGS)
