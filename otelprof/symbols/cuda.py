@@ -52,7 +52,8 @@ class KernelNames:
         """Take `struct cuda_name` records, oldest first."""
         certain, longest = wire()["NAME_AT_RETURN"], records.dtype["name"].itemsize - 1
         for record in records:
-            name, is_cut = bytes(record["name"]), int(record["length"]) >= longest
+            length = int(record["length"])
+            name, is_cut = bytes(record["name"])[:length], length >= longest
             entry = _Entry(
                 kernel_frame(name, is_cut) if name else None, int(record["object"]), int(record["source"]) == certain
             )

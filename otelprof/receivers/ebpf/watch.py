@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from otelprof.ebpf.mappings import NewMapping
 from otelprof.ebpf.session import Session
 from otelprof.errors import OtelprofError, TargetError
 from otelprof.otlp import semconv
+from otelprof.processes.identity import read_stat
 from otelprof.processes.maps import Maps
 from otelprof.processes.resource import process_resource
 from otelprof.processes.table import Change, ChangeKind, Process, Processes
@@ -181,8 +181,7 @@ class Watch:
             process.forget(Maps)
             return self._recogniser.recognise(process.pid, process.memory, process.maps)
         except OtelprofError as error:
-            gone = not Path(f"/proc/{process.pid}").exists()
-            return Recognition(Verdict.NOT_PYTHON if gone else Verdict.UNSUPPORTED, str(error))
+            return Recognition(Verdict.UNSUPPORTED if _lives(process.pid) else Verdict.NOT_PYTHON, str(error))
 
     def _tell_kernel(self, process: Process, target: PythonTarget | None) -> None:
         flags = wire()["TARGET_FOLLOW"] if self._settings.follow else 0
@@ -294,3 +293,11 @@ class Watch:
         found = process.kept(Interpreter) if process else None
         is_native = found is not None and found.verdict is Verdict.NOT_PYTHON
         return NO_PYTHON if state != wire()["PYTHON_NOT_TARGET"] or is_native else UNKNOWN
+
+
+def _lives(pid: int) -> bool:
+    """False when a process has ended in the meantime, waited for by its parent or not."""
+    try:
+        return not read_stat(pid).is_zombie
+    except TargetError:
+        return False
