@@ -34,6 +34,7 @@ class ChdbEngine:
         self._lock_file = _owned(folder)
         self._local = threading.local()
         self._opened: list[Any] = []
+        pa.array([0])  # pyarrow imports what it needs at its first array, which takes longer than all else here
         try:
             self._connection()
         except OtelprofError:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from otelprof.backend import sql
+from otelprof.backend.known import KnownFrames, KnownStacks
 from otelprof.backend.store import POINTS, Block, Seen, Selection, Sums
 from otelprof.otlp.content import Keys
 from otelprof.otlp.decoded import Frames, Profiles, Series, Spans, Stacks, Table
@@ -71,6 +72,7 @@ class ClickHouseStore:
         self._engine = engine
         self._stacks, self._frames = _Announced(), _Announced()
         self._series: dict[int, Seen] = {}  # as they were last written
+        self._known_stacks, self._known_frames = KnownStacks(self._load_stacks), KnownFrames(self._load_frames)
         for statement in (*sql.PREPARE, *sql.schema(retention_days)):
             engine.command(statement)
 
@@ -139,6 +141,13 @@ class ClickHouseStore:
 
     def stacks(self, keys: Keys) -> Stacks:
         """Those that are known."""
+        return self._known_stacks.get(keys)
+
+    def frames(self, keys: Keys) -> Frames:
+        """Those that are known."""
+        return self._known_frames.get(keys)
+
+    def _load_stacks(self, keys: Keys) -> Stacks:
         found = self._engine.query(sql.STACKS, {"keys": keys.tolist()})
         if not found.num_rows:
             return Stacks(np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.uint64))
@@ -146,8 +155,7 @@ class ClickHouseStore:
         lengths = np.diff(lists.offsets.to_numpy()).astype(np.int64)
         return Stacks(_numbers(found, "stack_id", np.uint64), lengths, lists.flatten().to_numpy(zero_copy_only=False))
 
-    def frames(self, keys: Keys) -> Frames:
-        """Those that are known."""
+    def _load_frames(self, keys: Keys) -> Frames:
         found = self._engine.query(sql.FRAMES, {"keys": keys.tolist()})
         names = ("kind", "name", "system_name", "file", "module", "build_id")
         texts = [found.column(name).cast(pa.string()).to_pylist() if found.num_rows else [] for name in names]
@@ -200,12 +208,15 @@ def _constant(text: str, count: int) -> Any:
 
 
 def _named(numbers: Any, names: list[str]) -> Any:
-    return pa.DictionaryArray.from_arrays(pa.array(np.asarray(numbers, np.int32)), pa.array(names, pa.string()))
+    """The column of `names[numbers]`; ClickHouse refuses a dictionary that holds a name twice."""
+    distinct, place = np.unique(np.array(names, object), return_inverse=True)
+    indices = place[numbers].astype(np.int32)
+    return pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(distinct.tolist(), pa.string()))
 
 
 def _with_day(rows: Any) -> Any:
-    today = dt.datetime.now(dt.UTC).date()
-    return rows.append_column("last_seen", pa.array([today] * rows.num_rows, pa.date32()))
+    day = (dt.datetime.now(dt.UTC).date() - dt.date(1970, 1, 1)).days
+    return rows.append_column("last_seen", pa.array(np.full(rows.num_rows, day, np.int32)).cast(pa.date32()))
 
 
 def _sample_rows(samples: Table, series: dict[int, Series]) -> Any:

@@ -7,7 +7,7 @@ their names (so that a live graph keeps its order), what was folded stands last 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -69,15 +69,19 @@ def shown_name(kind: str, name: str, file: str) -> Name:
     return Name(_PREFIX.get(kind, "") + (name or UNKNOWN), _KINDS.get(kind, ""), file)
 
 
-def merge(stacks: Stacks, values: Ints, frames: Frames, max_nodes: int = DEFAULT_NODES) -> FlameGraph:
+def merge(stacks: Stacks, values: Ints, load: Callable[[Keys], Frames], max_nodes: int = DEFAULT_NODES) -> FlameGraph:
     """The flame graph of stacks (root first) with their values, parallel to them.
 
-    `frames` are those that are known; a frame that isn't is `[unknown]`. Stacks without a positive value aren't drawn.
+    `load` gives the frames with certain keys; one that it doesn't know is `[unknown]`. Stacks without a positive value
+    aren't drawn.
     """
-    names, number_of, places = _names(frames)
     drawn = np.flatnonzero((values > 0) & (stacks.lengths > 0))
-    kept = Ragged(_numbers(stacks.frames, frames.keys, number_of, len(names) - 1), stacks.lengths).take(drawn)
-    levels = _levels(kept, _within_int64(values[drawn]), len(names))
+    rows = Ragged(stacks.frames, stacks.lengths).take(drawn)
+    keys, place = np.unique(rows.data, return_inverse=True)
+    frames = load(keys)
+    names, number_of, places = _names(frames)
+    numbered = Ragged(_numbers(keys, frames.keys, number_of, len(names) - 1)[place], rows.lengths)
+    levels = _levels(numbered, _within_int64(values[drawn]), len(names))
     return _emitted(_folded(levels, min(max(max_nodes, 1), MAX_NODES)), names, places)
 
 

@@ -19,8 +19,9 @@ import numpy as np
 from otelprof import counters
 from otelprof.backend.live import Live
 from otelprof.backend.series import SeriesIndex
-from otelprof.backend.store import Block, Seen, Store, StoreFailed, StoreFull
+from otelprof.backend.store import Block, Seen, Store, StoreFull
 from otelprof.counters import Counters
+from otelprof.errors import OtelprofError
 from otelprof.otlp.decoded import Profiles, Spans, Table
 from otelprof.otlp.server import Busy
 
@@ -129,16 +130,22 @@ class Ingest:
             await asyncio.sleep(GATHER)
 
     async def _commit(self, taken: Sequence[_Waiting]) -> None:
+        """Store requests together; where that fails for another reason than a full disk, each on its own."""
+        error: OtelprofError | None = None
         try:
             await asyncio.to_thread(self._insert, taken)
-        except StoreFailed as error:
-            _log.error("%s", error)
-            self._answer(taken, Busy(str(error), FULL_DELAY if isinstance(error, StoreFull) else FAILED_DELAY))
-        except Exception as error:  # whatever it is, the writer goes on and the senders keep their data
-            _log.error("storing failed: %s: %s", type(error).__name__, error)
-            self._answer(taken, Busy("storing failed; the backend's log says why", FAILED_DELAY))
-        else:
-            self._answer(taken, None)
+        except StoreFull as full:
+            _log.error("%s", full)
+            error = Busy(str(full), FULL_DELAY)
+        except Exception as failure:  # whatever it is, the writer goes on and the senders keep their data
+            if len(taken) > 1:
+                for one in taken:
+                    await self._commit([one])
+                return
+            _log.error("storing failed: %s", failure if isinstance(failure, OtelprofError) else repr(failure))
+            error = Busy("storing failed; the backend's log says why", FAILED_DELAY)
+        self._answer(taken, error)
+        if error is None:
             self.live.told()
 
     @staticmethod

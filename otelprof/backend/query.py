@@ -66,10 +66,10 @@ class Querier:
             return FlameGraph()
         sums = self.store.sums(selection)
         stacks, values = _known(self.store.stacks(sums.stacks), sums)
-        frames = self.store.frames(np.unique(stacks.frames))
         if path:
+            frames = self.store.frames(np.unique(stacks.frames))
             values = np.where(_begin_with(stacks, frames, path), values, 0)
-        return merge(stacks, values, frames, max_nodes or DEFAULT_NODES)
+        return merge(stacks, values, self.store.frames, max_nodes or DEFAULT_NODES)
 
     def lines(self, question: Question, step: float, group_by: Sequence[str] = (), limit: int = 0) -> list[Lines]:
         """Sums per step of `step` seconds, one line for each set of values of `group_by`; the `limit` largest."""
