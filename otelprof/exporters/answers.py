@@ -85,8 +85,8 @@ def retry_after(value: str | None, now: Callable[[], float] = time.time) -> floa
     text = (value or "").strip()
     if text.isascii() and text.isdigit():
         return float(text[:12])
-    try:
-        return max(parsedate_to_datetime(text).timestamp() - now(), 0.0)
+    try:  # which takes much that isn't a date, such as -5
+        return max(parsedate_to_datetime(text).timestamp() - now(), 0.0) if text.endswith("GMT") else None
     except (ValueError, TypeError, OverflowError):
         return None
 
@@ -104,11 +104,15 @@ CONNECTION_CAUSES: tuple[tuple[str, str], ...] = (
     ("record layer failure", "it speaks plain text, not TLS: set tls.insecure: true, or write http://"),
     ("http1", "it speaks HTTP/1, not gRPC: name the gRPC port, or use otlp_http"),
     ("http/1", "it speaks HTTP/1, not gRPC: name the gRPC port, or use otlp_http"),
+    ("failed parsing http/2", "it doesn't speak gRPC (HTTP/1?): name the gRPC port, or use otlp_http"),
     ("handshake", "the TLS handshake failed: does it speak TLS?"),
     ("connection refused", "nobody listens there"),
     ("dns resolution failed", "the name isn't known"),
     ("domain name not found", "the name isn't known"),
     ("failed to resolve", "the name isn't known"),
+    ("connection reset", "the connection was closed at once: does it want TLS (https://)?"),
+    ("connection aborted", "the connection was closed at once: does it want TLS (https://)?"),
+    ("socket closed", "the connection was closed at once: does it want TLS (https://)?"),
     ("network is unreachable", "the network is unreachable"),
     ("no route to host", "no route to the host"),
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from otelprof.config.settings import setting
 from otelprof.config.units import Duration
 
-LONGEST_WAIT = 300.0
+LONGEST_WAIT = 120.0
 """Seconds that a server's own wish to wait is followed."""
 
 _PROBE_FIRST, _PROBE_LONGEST = 10.0, 60.0  # seconds between tries of a server that lacks the service

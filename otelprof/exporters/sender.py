@@ -142,8 +142,8 @@ class Sender:
     # ---- sending
 
     def _send_all(self) -> None:
-        while (request := self._next()) is not None:
-            self._deliver(request)
+        while (request := self._next()) is not None and self._deliver(request):
+            pass
 
     def _next(self) -> Encoded | None:
         """The next request, or None when all is sent at the end."""
@@ -161,8 +161,11 @@ class Sender:
         state = self._state
         return state.stop_at is not None and not state.batches and not state.encoding
 
-    def _deliver(self, request: Encoded, may_halve: bool = True) -> None:
-        """Send a request until it is taken or given up. One that is too large is sent once more, as two halves."""
+    def _deliver(self, request: Encoded, may_halve: bool = True) -> bool:
+        """Send a request until it is taken or given up; false when nothing more should be sent.
+
+        One that is too large is sent once more, as two halves.
+        """
         start = time.monotonic()
         while not self._state.closed:
             answer = self._try(request)
@@ -170,19 +173,22 @@ class Sender:
             if parts:
                 return self._deliver_parts(request, parts)
             wait = self._wait_after(answer)
-            if answer.verdict is not Verdict.RETRY or not self._may_retry(start, wait) or not self._pause(wait):
+            again = answer.verdict is Verdict.RETRY and self._may_retry(start, wait)
+            if not again:
                 self._settle(request, answer)
-                self._pause(wait if answer.verdict is not Verdict.RETRY else 0)
-                return None
-        return None
+            if not self._pause(wait):
+                self._settle(request, answer)
+                return False
+            if not again:
+                return True
+        return False
 
-    def _deliver_parts(self, request: Encoded, parts: list[Encoded]) -> None:
+    def _deliver_parts(self, request: Encoded, parts: list[Encoded]) -> bool:
         with self._state.changed:
             if request not in self._state.current:
-                return
+                return False
             self._state.current[:] = parts
-        for part in parts:
-            self._deliver(part, may_halve=False)
+        return all(self._deliver(part, may_halve=False) for part in parts)
 
     def _try(self, request: Encoded) -> Answer:
         """One try; what goes wrong is said."""

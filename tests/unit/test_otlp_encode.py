@@ -36,7 +36,12 @@ from otelprof.otlp.encode import MAX_BYTES, Dialect, Encoded, Options, encode_pr
 
 TEXT = st.text(st.characters(codec=None), max_size=12)  # with lone surrogates and control characters
 MAPPINGS = st.builds(
-    Mapping, TEXT, st.sampled_from(["", "ab12"]), st.integers(0, 9000), st.integers(0, 9000), htlhash=st.sampled_from(["", "cd"])
+    Mapping,
+    TEXT,
+    st.sampled_from(["", "ab12"]),
+    st.integers(0, 9000),
+    st.integers(0, 9000),
+    htlhash=st.sampled_from(["", "cd"]),
 )
 FRAMES = st.builds(
     Frame,

@@ -15,16 +15,13 @@ PORT = 4317
 class Settings(Sending):
     """Where to and how."""
 
-    endpoint: str = setting("localhost:4317", "`host`, `host:port`, `http://host:port` or `https://host:port`")
-
-    def __post_init__(self) -> None:
-        """The endpoint has one of its forms."""
-        _ = self.address
+    endpoint: str = setting(
+        "localhost:4317",
+        "`host`, `host:port`, `http://host:port` or `https://host:port`",
+        check=lambda endpoint: address(endpoint, PORT, insecure=True),
+    )
 
     @property
     def address(self) -> Address:
         """Where to."""
-        try:
-            return address(self.endpoint, PORT, self.tls.insecure)
-        except ValueError as error:
-            raise ValueError(f"endpoint: {error}") from None
+        return address(self.endpoint, PORT, self.tls.insecure)

@@ -19,18 +19,15 @@ PATHS = {Signal.PROFILES: "/v1development/profiles", Signal.TRACES: "/v1/traces"
 class Settings(Sending):
     """Where to and how."""
 
-    endpoint: str = setting("http://localhost:4318", "`http://host:port` or `https://host:port`; a path before OTLP's is kept")
-
-    def __post_init__(self) -> None:
-        """The endpoint has one of its forms."""
-        self.url(Signal.PROFILES)
+    endpoint: str = setting(
+        "http://localhost:4318",
+        "`http://host:port` or `https://host:port`; a path before OTLP's is kept",
+        check=lambda endpoint: address(endpoint, PORT, insecure=True),
+    )
 
     def url(self, signal: Signal) -> str:
         """Where a signal goes."""
-        try:
-            where = address(self.endpoint, PORT, self.tls.insecure)
-        except ValueError as error:
-            raise ValueError(f"endpoint: {error}") from None
+        where = address(self.endpoint, PORT, self.tls.insecure)
         base = where.path.rstrip("/")
         for path in PATHS.values():
             base = base.removesuffix(path)
