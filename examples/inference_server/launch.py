@@ -1,6 +1,7 @@
 """Starts the inference server on what this machine has: PyTorch on a GPU, else the small framework on the stand-in driver.
 
     python3 launch.py [--duration SECONDS] [--rate REQUESTS_A_SECOND] [--port PORT] [--batch 1..8]
+    python3 launch.py --library      # compile what is missing, print the path of the driver to be used, and end
 
 Any Python from 3.8 on, no packages. The stand-in and the dispatcher are compiled once and kept in a cache folder.
 """
@@ -63,6 +64,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch", type=batch_limit, default=8, help="requests served together, 1 to 8 (default 8)")
     parser.add_argument("--tokens", type=int, default=12, help="tokens that each request asks for (default 12)")
     parser.add_argument("--device", choices=["auto", "torch", "stand-in"], default="auto", help="(default auto)")
+    parser.add_argument("--library", action="store_true", help="print the path of the driver that would be used, and end")
     return parser.parse_args(arguments)
 
 
@@ -129,6 +131,12 @@ def choose_device(wish: str) -> list[str]:
     return prepare_standin()
 
 
+def library(arguments: list[str]) -> str:
+    """The path of the stand-in that goes with the server's arguments; empty with PyTorch, which finds the real driver."""
+    dispatcher = arguments[arguments.index("--dispatcher") + 1]
+    return str(Path(dispatcher).with_name("libcuda.so.1")) if dispatcher else ""
+
+
 def main() -> int:
     """Choose, then become the server."""
     options = parse()
@@ -137,6 +145,9 @@ def main() -> int:
     except CannotStart as problem:
         print(f"inference_server: {problem}", file=sys.stderr)
         return 1
+    if options.library:
+        print(library(arguments))
+        return 0
     for name in ("rate", "port", "batch", "tokens"):
         arguments += [f"--{name}", str(getattr(options, name))]
     if options.duration is not None:

@@ -34,6 +34,7 @@ PROBES_LIMIT = 8192
 """Probes that are set at most, however many descriptors there may be."""
 _STRANGERS_LIMIT = 4096
 _WAITING_LIMIT = 1024
+_KEPT = 0  # stands among a library's users for the agent itself; incarnation numbers begin at 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +117,20 @@ def open_libcuda(pid: int, region: Region) -> tuple[int, list[Site]] | None:
     TargetError when the file can't be opened.
     """
     file = open_region(pid, region)
-    try:
-        elf = Elf(FileSource(os.dup(file)))
-        sites = probe_sites(elf) if is_libcuda(elf) else []
-    except MalformedInput:
-        sites = []
+    sites = _sites_in(file)
     if sites:
         return file, sites
     os.close(file)
     return None
+
+
+def _sites_in(file: int) -> list[Site]:
+    """The probes for an open file; none when it is no driver library."""
+    try:
+        elf = Elf(FileSource(os.dup(file)))
+        return probe_sites(elf) if is_libcuda(elf) else []
+    except MalformedInput:
+        return []
 
 
 def find_libcuda(regions: Iterable[Region]) -> dict[tuple[str, int], Region]:
@@ -170,6 +176,28 @@ class LibcudaFiles:
         """
         found = find_libcuda(regions)
         return sum(self._take(process, pid, region) for key, region in found.items() if self._is_new(process, key, region))
+
+    def keep(self, path: str) -> bool:
+        """Attach the driver library at a path of our own file system for good, before anybody maps it.
+
+        Then the look-ups of a program that starts later are seen from its first call, and its kernels have names. False
+        when there is none at the path.
+        """
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            sites = _sites_in(file)
+            if sites:
+                library = self._libraries.setdefault(identity(file), _Library(path, sites))
+                library.users.add(_KEPT)
+                if library.probes is None:
+                    self._attach(file, library)
+            return bool(sites)
+        finally:
+            os.close(file)
+            self._count()
 
     def inherit(self, parent: int, child: int) -> None:
         """A forked child maps what its parent maps."""

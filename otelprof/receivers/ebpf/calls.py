@@ -57,6 +57,11 @@ class Calls:
 
     # --- probes ------------------------------------------------------------------------------------------------
 
+    def keep(self, libraries: Iterable[str]) -> None:
+        """Probe these driver libraries now, whether anybody maps them or not."""
+        for path in libraries:
+            self._files.keep(path)
+
     def follow(self, changes: Iterable[Change]) -> None:
         """Births: probe the driver libraries that a process maps."""
         for change in changes:

@@ -20,12 +20,26 @@ class Targets:
     follow: bool = setting(False, "with `pids`: their descendants too")
 
 
+DRIVER_PLACES = (
+    "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+    "/usr/lib64/libcuda.so.1",
+    "/usr/lib/libcuda.so.1",
+    "/usr/local/cuda/compat/libcuda.so.1",
+    "/run/nvidia/driver/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+    "/usr/lib/wsl/lib/libcuda.so.1",
+)
+"""Where NVIDIA's installers, Debian, Fedora, the GPU operator and WSL put the driver's library."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cuda:
     """What is watched of the CUDA driver."""
 
     enabled: bool = setting(True, "set probes on every libcuda that a process maps")
     graphs: bool = setting(True, "count replays of CUDA graphs")
+    libraries: tuple[str, ...] = setting(
+        DRIVER_PLACES, "driver libraries that are probed before a process maps them, so that the names of its kernels are known"
+    )
 
 
 @dataclass(frozen=True, slots=True)

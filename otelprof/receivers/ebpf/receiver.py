@@ -98,6 +98,8 @@ class Work:
         """Look at what runs now, then attach: nothing of a process that was alive at the start is missed."""
         self._session.watch_mappings()
         self._follow(self._watch.scan())
+        if self._calls is not None:
+            self._calls.keep(self._settings.cuda.libraries)
         self._session.attach_sampler(self._settings.sampling_frequency)
         self._begun = time.monotonic_ns()
 
