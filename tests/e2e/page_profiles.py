@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 
 Stacks = Iterable[tuple[tuple[str, ...], int]]
 
@@ -132,16 +133,19 @@ def _answer(root: Node, unit: str) -> dict[str, object]:
     }
 
 
+@cache
 def cpu() -> dict[str, object]:
     """CPU time of an inference server."""
     return flame([(stack, count * PERIOD) for stack, count in CPU_STACKS])
 
 
+@cache
 def launches() -> dict[str, object]:
     """Its kernel launches."""
     return flame(LAUNCH_STACKS, "count")
 
 
+@cache
 def deep(depth: int = 5000) -> dict[str, object]:
     """Chains of 100 to `depth` frames."""
     stacks = []
@@ -155,6 +159,7 @@ def hostile() -> dict[str, object]:
     return flame([((f"python:{a}@{a}", f"native:{b}"), PERIOD) for a in HOSTILE for b in HOSTILE])
 
 
+@cache
 def large(bars: int = 17_000) -> dict[str, object]:
     """About that many bars with a long tail of thin ones."""
     rng = random.Random(17)

@@ -4,6 +4,20 @@
 
 const SERVICE = "/querier.v1.QuerierService";
 
+const SKEW = 2000;
+let skew = 0;
+
+/** Unix ms by the backend's clock, as far as its answers tell: a browser's own may be off. */
+export function backendNow() {
+  return Date.now() + skew;
+}
+
+/** The Date of an answer has whole seconds, so that small differences mean nothing. */
+function noteClock(reply) {
+  const offset = Date.parse(reply.headers.get("date") ?? "") - Date.now();
+  skew = Math.abs(offset) > SKEW ? offset : 0;
+}
+
 /** Most bars that are asked for; the backend folds the rest into `other`. */
 export const MAX_NODES = 16_384;
 
@@ -53,6 +67,7 @@ async function request(path, options) {
     if (error.name === "AbortError") throw error;
     throw new ApiError("the backend does not answer", 0, "unavailable");
   }
+  noteClock(reply);
   if (!reply.ok) throw await refusal(reply);
   return reply.json();
 }

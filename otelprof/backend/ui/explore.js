@@ -4,7 +4,7 @@
  * A person's wish changes the state and the address and loads anew (`loading`, then `ready`, `empty` or `error`); news from the
  * backend refresh in place, so that zoom, search, scroll and an open picker stay.
  */
-import { exportUrl, fetchFlame, fetchSeries, fetchTypes } from "./api.js";
+import { backendNow, exportUrl, fetchFlame, fetchSeries, fetchTypes } from "./api.js";
 import { showControls, showFeed, windowOf } from "./controls.js";
 import { showCrumbs, showLegend } from "./crumbs.js";
 import { buildFlame } from "./flame_data.js";
@@ -12,7 +12,7 @@ import { searchFlame } from "./flame_search.js";
 import { functionsOf, kindsOf } from "./functions.js";
 import { Pace } from "./live.js";
 import { emptyRange, failure, firstRun, showStatus } from "./messages.js";
-import { colourOf, coloursOf } from "./palette.js";
+import { colourOf } from "./palette.js";
 import { defaultType, titleOf, unitOf } from "./profile_types.js";
 import { serviceOf } from "./selector.js";
 import { fixed, formatState, isOpen, live, parseState, shownRange, windowRange } from "./state.js";
@@ -28,9 +28,9 @@ export class Explore {
   #types = [];
   #typesAt = -Infinity;
   #abort = new AbortController();
-  #last = 0;
   #feedStatus = "lost";
   #paused = false;
+  #wished = true;
   #found = null;
   #next = 0;
 
@@ -38,12 +38,7 @@ export class Explore {
   constructor(parts) {
     Object.assign(this, parts);
     this.state = parseState(location.search);
-    this.pace = new Pace(() => this.#load(true), LEAST_GAP);
-  }
-
-  /** Unix ms; a backend whose clock is ahead moves it on. */
-  now() {
-    return Math.max(Date.now(), this.#last);
+    this.pace = new Pace(() => this.#load(), LEAST_GAP);
   }
 
   start() {
@@ -72,18 +67,18 @@ export class Explore {
 
   reload() {
     this.view.setState("loading");
-    return this.#load(false);
+    this.#wished = true;
+    return this.#load();
   }
 
-  /** News from the backend; `last` is the time of the newest sample. */
-  news(last) {
-    this.#last = Math.max(this.#last, last);
-    if (!this.#paused && !document.hidden && isOpen(this.state, this.now() - LEAST_GAP)) this.pace.wish();
+  /** Something was stored: what is shown may be out of date. */
+  news() {
+    if (!this.#paused && !document.hidden && isOpen(this.state, backendNow() - LEAST_GAP)) this.pace.wish();
   }
 
   /** Time passes: a live window moves on although nothing arrives. */
   tick() {
-    if (this.state.window.live) this.news(0);
+    if (this.state.window.live) this.news();
   }
 
   /** A page that nobody sees holds no connection: browsers grant six to one host. */
@@ -91,7 +86,7 @@ export class Explore {
     if (!visible) this.feed.stop();
     else if (!this.#paused) {
       this.feed.start();
-      this.news(0);
+      this.news();
     }
   }
 
@@ -101,7 +96,7 @@ export class Explore {
   }
 
   toggleLive() {
-    if (!isOpen(this.state, this.now())) {
+    if (!isOpen(this.state, backendNow())) {
       this.#paused = false;
       this.change({ window: live(this.#liveSpan()), selection: null });
       return;
@@ -110,7 +105,7 @@ export class Explore {
     if (this.#paused) this.feed.stop();
     else this.feed.start();
     this.#showFeed();
-    this.news(0);
+    this.news();
   }
 
   select(selection) {
@@ -142,7 +137,7 @@ export class Explore {
   }
 
   hovered(spot) {
-    if (spot && this.view.flame) this.tooltip.show(spot, { flame: this.view.flame, zoom: this.view.zoom, colours: this.#colours() });
+    if (spot && this.view.flame) this.tooltip.show(spot, this.view);
     else this.tooltip.hide();
   }
 
@@ -156,14 +151,14 @@ export class Explore {
   /** What is shown as an SVG document. */
   svg() {
     const { flame, zoom } = this.view;
-    const { from, until } = shownRange(this.state, this.now());
+    const { from, until } = shownRange(this.state, backendNow());
     return svgOf(flame, {
       root: zoom, title: `${titleOf(this.state.type)}${this.#service()}`, subtitle: formatRange(from, until),
       colour: (name) => colourOf(this.palette, flame, name),
     });
   }
 
-  async #load(quiet) {
+  async #load() {
     this.#abort.abort();
     const { signal } = (this.#abort = new AbortController());
     try {
@@ -171,7 +166,7 @@ export class Explore {
       if (this.state.type) await this.#loadData(signal);
       else this.#showEmpty(0, 0);
     } catch (error) {
-      if (!signal.aborted) this.#fail(error, quiet);
+      if (!signal.aborted) this.#fail(error);
     }
   }
 
@@ -190,8 +185,8 @@ export class Explore {
 
   async #loadData(signal) {
     const { type, query } = this.state;
-    const around = windowRange(this.state, this.now());
-    const shown = shownRange(this.state, this.now());
+    const around = windowRange(this.state, backendNow());
+    const shown = shownRange(this.state, backendNow());
     const step = stepOf(around);
     const [answer, points] = await Promise.all([
       fetchFlame({ type, query, ...shown }, signal),
@@ -211,6 +206,7 @@ export class Explore {
   }
 
   #showFlame(flame) {
+    this.#wished = false;
     this.view.setFlame(flame, this.state.zoom);
     this.#describe();
     showStatus(this.status);
@@ -231,15 +227,16 @@ export class Explore {
 
   /** To the last data of a type, in a window as long as the one that is shown. */
   #jump({ id, last, services }) {
-    const { from, until } = shownRange(this.state, this.now());
-    const window = last > this.now() - (until - from) ? live(this.#liveSpan()) : fixed(last - (until - from) * 0.9, last + (until - from) * 0.1);
+    const { from, until } = shownRange(this.state, backendNow());
+    const window = last > backendNow() - (until - from) ? live(this.#liveSpan()) : fixed(last - (until - from) * 0.9, last + (until - from) * 0.1);
     const service = serviceOf(this.state.query);
     const query = !service || (services ?? []).includes(service) ? this.state.query : "{}";
     this.change({ type: id, query, window: roundWindow(window), selection: null });
   }
 
-  #fail(error, quiet) {
-    const over = Boolean(quiet && this.view.flame);
+  /** A graph that only got no news stays under the message; one that was left by a wish goes. */
+  #fail(error) {
+    const over = Boolean(!this.#wished && this.view.flame);
     if (!over) {
       this.view.clear();
       this.#describe();
@@ -259,8 +256,8 @@ export class Explore {
   }
 
   #fillTable() {
-    const { flame } = this.view;
-    this.table.setData(flame ? { functions: this.functions, flame, colours: this.#colours(), matches: this.#found?.names ?? null } : null);
+    const { flame, colours } = this.view;
+    this.table.setData(flame ? { functions: this.functions, flame, colours, matches: this.#found?.names ?? null } : null);
   }
 
   #applySearch() {
@@ -273,10 +270,6 @@ export class Explore {
   #foundWords(flame) {
     const { bars, value } = this.#found;
     return bars.length ? `${formatShare(value, flame.total[this.view.zoom])} · ${bars.length.toLocaleString("en")}` : "no match";
-  }
-
-  #colours() {
-    return coloursOf(this.palette, this.view.flame);
   }
 
   #showState() {
@@ -293,7 +286,7 @@ export class Explore {
   }
 
   #showFeed() {
-    const open = isOpen(this.state, this.now());
+    const open = isOpen(this.state, backendNow());
     showFeed(!open ? "off" : this.#paused ? "paused" : this.#feedStatus);
   }
 
@@ -303,7 +296,7 @@ export class Explore {
   }
 
   #showExports() {
-    const range = shownRange(this.state, this.now());
+    const range = shownRange(this.state, backendNow());
     for (const link of document.querySelectorAll("a[data-export]")) {
       link.href = exportUrl(link.dataset.export, { type: this.state.type, query: this.state.query, ...range });
     }

@@ -10,6 +10,8 @@ const NARROWEST_TEXT = 22;
 const LONGEST_TEXT = 400;
 const MOST_MEASURED = 20_000;
 const FONT_SIZE = 12;
+/** What the colour says as well, left out where there is no room for both. */
+const PREFIX = /^\[(?:cuda|kernel)\] /;
 
 /** Sizes a canvas for the screen's pixels; true when it changed. */
 export function fitCanvas(canvas, width, height) {
@@ -89,7 +91,8 @@ function outline(paint, scene, bar, { x, top, inner }) {
 }
 
 function drawLabel(paint, text, x, top, width) {
-  const label = fit(paint, text, width - 2 * PADDING);
+  const room = width - 2 * PADDING;
+  const label = widthOf(paint, text.slice(0, LONGEST_TEXT)) <= room ? fit(paint, text, room) : fit(paint, text.replace(PREFIX, ""), room);
   if (label) paint.fillText(label, x + PADDING, top + (ROW - 1) / 2 + 0.5);
 }
 

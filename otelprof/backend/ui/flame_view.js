@@ -41,6 +41,11 @@ export class FlameView extends EventTarget {
     new ResizeObserver(() => this.resize()).observe(element);
   }
 
+  /** Fills of the names of the graph that is shown. */
+  get colours() {
+    return this.#colours;
+  }
+
   /** Width of the drawing in CSS pixels. */
   get width() {
     return Math.max(1, this.element.clientWidth);

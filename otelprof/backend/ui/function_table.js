@@ -86,7 +86,7 @@ function fillRow(row, { name, self, total }, { flame, colours }, part) {
   button.title = [flame.names[name], flame.files[name]].filter(Boolean).join("\n").slice(0, 1000);
   button.firstChild.style.background = colours[name];
   button.children[1].textContent = flame.names[name].slice(0, 300) || "[unnamed]";
-  button.lastChild.textContent = (flame.files[name] ?? "").slice(-120);
+  button.lastChild.textContent = (flame.files[name] ?? "").split("/").at(-1).slice(-80);
   row.style.setProperty("--kind", colours[name]);
   row.style.setProperty("--part", `${part}%`);
   fillValue(row.cells[1], self, flame);

@@ -4,7 +4,7 @@
 
 const AGAIN_AFTER = 5000;
 
-/** Tells `data` (detail: Unix ms of the last sample) and `status` (detail: live, lost). */
+/** Tells `data` (something was stored) and `status` (detail: live, lost). */
 export class LiveFeed extends EventTarget {
   #source = null;
   #timer = 0;
@@ -15,22 +15,13 @@ export class LiveFeed extends EventTarget {
     this.#source = new EventSource("/api/v1/live");
     this.#source.addEventListener("open", () => this.#say("live"));
     this.#source.addEventListener("error", () => this.#lost());
-    this.#source.addEventListener("data", (event) => this.#data(event));
+    this.#source.addEventListener("data", () => this.dispatchEvent(new Event("data")));
   }
 
   stop() {
     clearTimeout(this.#timer);
     this.#source?.close();
     this.#source = null;
-  }
-
-  #data(event) {
-    try {
-      const { last } = JSON.parse(event.data);
-      this.dispatchEvent(new CustomEvent("data", { detail: Number(last) || 0 }));
-    } catch {
-      this.#say("lost");
-    }
   }
 
   /** The browser tries again by itself, except where the server refused. */

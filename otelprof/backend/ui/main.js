@@ -38,7 +38,7 @@ function connect(page) {
   page.timeline.addEventListener("select", ({ detail }) => page.select(detail));
   page.timeline.addEventListener("widen", ({ detail }) => page.widen(detail));
   page.table.addEventListener("pick", ({ detail }) => pick(page, detail));
-  page.feed.addEventListener("data", ({ detail }) => page.news(detail));
+  page.feed.addEventListener("data", () => page.news());
   page.feed.addEventListener("status", ({ detail }) => page.feedChanged(detail));
   listenSearch(page);
   listenWindow(page);

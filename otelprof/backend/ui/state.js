@@ -8,7 +8,7 @@
  */
 
 export const SPANS = { "1m": 60e3, "5m": 300e3, "15m": 900e3, "1h": 3600e3, "6h": 21_600e3, "24h": 86_400e3 };
-const DEFAULT_SPAN = SPANS["15m"];
+const DEFAULT_SPAN = SPANS["5m"];
 const LONGEST = 3660 * 86_400e3;
 const UNITS = { s: 1e3, m: 60e3, h: 3600e3, d: 86_400e3 };
 const PANES = ["both", "flame", "table"];

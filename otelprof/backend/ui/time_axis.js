@@ -12,11 +12,11 @@ export function stepOf({ from, until }) {
   return STEPS.find((step) => step >= wanted) ?? Math.ceil(wanted / 86_400) * 86_400;
 }
 
-/** Points as buckets of a range: [{from, until, value}]; a point stands for the step that ends with it. */
+/** Points as buckets of a range: [{from, until, value}]; a point stands for the step that begins with it. */
 export function bucketsOf(points, step, { from, until }) {
   const span = step * 1000;
   return points
-    .map(([at, value]) => ({ from: at - span, until: at, value: Math.max(0, value) }))
+    .map(([at, value]) => ({ from: at, until: at + span, value: Math.max(0, value) }))
     .filter((bucket) => bucket.until > from && bucket.from < until);
 }
 

@@ -22,7 +22,7 @@ test("relative times move on, and what can't be read gets its default", () => {
   assert.deepEqual(windowRange(parseState("?from=now-5m&until=now"), NOW), { from: NOW - 300e3, until: NOW });
   for (const odd of ["", "?from=x&until=y", "?from=now-0m", "?from=now-99999d", "?from=5&until=5", "?zoom=%3Cb%3E&pane=none"]) {
     const state = parseState(odd);
-    assert.deepEqual([state.window, state.zoom, state.pane, state.query], [live(900e3), 0, "both", "{}"], odd);
+    assert.deepEqual([state.window, state.zoom, state.pane, state.query], [live(300e3), 0, "both", "{}"], odd);
   }
   assert.deepEqual(parseState("?from=9&until=2").window, fixed(2, 9));
 });
@@ -38,7 +38,7 @@ test("a state survives its address", () => {
 
 test("from and until in the address are what the flame graph shows", () => {
   const state = { ...parseState(""), selection: { from: 10, until: 20 } };
-  assert.match(formatState(state), /from=10&until=20&window=now-15m%7Enow/);
+  assert.match(formatState(state), /from=10&until=20&window=now-5m%7Enow/);
 });
 
 test("a selector gets another service and keeps the rest", () => {
@@ -79,7 +79,7 @@ test("steps give at most 180 points, ticks stand on round times", () => {
   assert.ok(ticks.every((tick) => tick % 60e3 === 0));
 });
 
-test("a bucket is the step before its point, outside of the range there is none", () => {
-  const buckets = bucketsOf([[0, 5], [10_000, -1], [20_000, 7]], 10, { from: 1000, until: 30_000 });
+test("a bucket is the step after its point, outside of the range there is none", () => {
+  const buckets = bucketsOf([[-10_000, 5], [0, -1], [10_000, 7], [20_000, 3]], 10, { from: 1000, until: 20_000 });
   assert.deepEqual(buckets, [{ from: 0, until: 10_000, value: 0 }, { from: 10_000, until: 20_000, value: 7 }]);
 });
