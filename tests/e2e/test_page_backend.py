@@ -1,0 +1,74 @@
+"""From a recorded session through agent and backend to the page: it fills and grows while one looks at it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.page_browser import FLAME, Browser, program
+from tests.e2e.page_profiles import LAUNCHES
+from tests.e2e.programs import Program, free_port, otelprof, wait_for
+
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not program(), reason="needs Chromium (Debian: chromium)")]
+STACK = ("model_forward", "attention", "scaled_dot_product_attention")
+KERNEL = "cudnn_flash_attn_kernel"
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> Iterator[Program]:
+    """A backend with an in-memory store."""
+    http, grpc = free_port(), free_port()
+    listen = ["--listen", f"127.0.0.1:{http}", "--grpc-listen", f"127.0.0.1:{grpc}", "--store", "memory"]
+    with Program([otelprof(), "backend", *listen], tmp_path, "backend") as server:
+        server.http = http
+        wait_for(lambda: server.get(f"http://127.0.0.1:{http}/readyz") == 200, 30, server)
+        yield server
+
+
+def replay(work: Path, http: int, launches: int) -> None:
+    """Send that many launches of one kernel from one Python stack through an agent."""
+    now = time.time_ns()
+    stack = [{"name": name, "kind": "cpython", "file": "model.py", "line": 10} for name in STACK]
+    common = {"kind": "launch", "pid": 77, "tid": 77, "stack": stack, "kernel": KERNEL, "device": 0, "stream": 7}
+    lines = [{**common, "time_unix_nano": now - i * 1000, "correlation_id": i + 1} for i in range(launches)]
+    (work / "session.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = {
+        "receivers": {"replay": {"path": str(work / "session.jsonl")}},
+        "processors": {"cuda_stitch": {"spans": "none"}},
+        "exporters": {"otlp_http": {"endpoint": f"http://127.0.0.1:{http}"}},
+        "service": {
+            "telemetry": {"metrics": {"address": "127.0.0.1:0"}},
+            "pipelines": {"profiles": {"receivers": ["replay"], "processors": ["cuda_stitch"], "exporters": ["otlp_http"]}},
+        },
+    }
+    (work / "agent.yaml").write_text(yaml.safe_dump(config))
+    with Program([otelprof(), "run", "--config", str(work / "agent.yaml")], work, "agent") as agent:
+        assert agent.wait(30) == 0, agent.log()
+
+
+def test_page_fills_and_grows_while_one_looks(backend: Program, tmp_path: Path) -> None:
+    """Empty at first; the first launches draw the way from Python to the kernel, more make the total grow."""
+    with Browser() as page:
+        page.open(f"http://127.0.0.1:{backend.http}/explore?type={LAUNCHES}&from=now-5m&until=now")
+        assert page.data("state") == "empty"
+        replay(tmp_path, backend.http, 300)
+        page.until(f"document.querySelector('{FLAME}').dataset.total == 300")
+        page.until("document.querySelectorAll('#functions tbody tr').length == 4")
+        names = page.js("[...document.querySelectorAll('#functions tbody tr')].map(row => row.dataset.name)")
+        assert set(names) == {*STACK, f"[cuda] {KERNEL}"}
+        assert page.data("depth") == "5"
+        replay(tmp_path, backend.http, 200)
+        page.until(f"document.querySelector('{FLAME}').dataset.total == 500")
+        x, y, width, _ = page.box(FLAME)
+        page.mouse("mouseMoved", x + width / 2, y + 4 * 20 + 10)
+        page.until(f"document.querySelector('[role=tooltip]').innerText.includes('{KERNEL}')")
+        tip = page.text("[role=tooltip]")
+        assert "CUDA" in tip
+        assert "500" in tip
+        assert "100 %" in tip
+        assert not page.complaints()
