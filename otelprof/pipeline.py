@@ -166,8 +166,10 @@ class Pipeline:
         component = self._stages[kind][name]
 
         def stop() -> None:
+            begun = time.monotonic()
             try:
                 component.shutdown(until)
+                log.debug("%s stopped in %.3f s", name, time.monotonic() - begun)
             except Exception as error:
                 log.error("%s failed while it stopped: %s: %s", name, type(error).__name__, error)  # noqa: TRY400
                 log.debug("where %s failed", name, exc_info=error)

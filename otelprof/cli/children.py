@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import IO
 
 from otelprof.cli.caller import Caller
+from otelprof.errors import OtelprofError
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LINE_LIMIT = 1 << 16
@@ -35,23 +37,30 @@ class ChildProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._relay: threading.Thread | None = None
 
-    def start(self, stdin: bytes | None = None, pass_fds: Sequence[int] = ()) -> None:
-        """Start it; `stdin` is what it reads there (nothing by default)."""
-        self._process = subprocess.Popen(
-            self._argv,
-            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            process_group=0,
-            pass_fds=tuple(pass_fds),
-            preexec_fn=_end_with_parent,  # noqa: PLW1509  prctl alone is safe between fork and exec
-            **self._user.popen_arguments(),
-        )
-        if stdin is not None and self._process.stdin is not None:
-            self._process.stdin.write(stdin)
-            self._process.stdin.close()
+    def start(self, fed: bool = False, pass_fds: Sequence[int] = ()) -> None:
+        """Start it; `fed` means that `feed` says later what it reads on standard input."""
+        try:
+            self._process = subprocess.Popen(
+                self._argv,
+                stdin=subprocess.PIPE if fed else subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                process_group=0,
+                pass_fds=tuple(pass_fds),
+                preexec_fn=_end_with_parent,  # noqa: PLW1509  prctl alone is safe between fork and exec
+                **self._user.popen_arguments(),
+            )
+        except PermissionError:
+            who = f"user {self._user.uid}" if self._user.uid is not None else "this user"
+            raise OtelprofError(f"{who} may not run {self._argv[0]}: install otelprof where that is allowed") from None
         if self._process.stderr is not None:
             self._relay = threading.Thread(target=self._pass_on, args=(self._process.stderr,), daemon=True)
             self._relay.start()
+
+    def feed(self, data: bytes) -> None:
+        """Give it all of its standard input."""
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:  # it may have ended: its status tells
+                stdin.write(data)
 
     @property
     def status(self) -> int | None:
@@ -87,8 +96,9 @@ class ChildProcess:
             self.wait(time.monotonic() + 1)
 
     def _pass_on(self, stream: IO[bytes]) -> None:
-        while line := stream.readline(_LINE_LIMIT):
-            passed = self._on_line(line.decode(errors="replace").rstrip("\n"))
-            if passed is not None:
-                sys.stderr.write(passed + "\n")
-                sys.stderr.flush()
+        with stream:
+            while line := stream.readline(_LINE_LIMIT):
+                passed = self._on_line(line.decode(errors="replace").rstrip("\n"))
+                if passed is not None:
+                    sys.stderr.write(passed + "\n")
+                    sys.stderr.flush()

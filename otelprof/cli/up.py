@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 import urllib.request
@@ -29,7 +30,7 @@ from otelprof.backend.options import DEFAULT_DATA_DIR
 from otelprof.cli.backend import backend_options
 from otelprof.cli.caller import Caller, caller
 from otelprof.cli.children import ChildProcess
-from otelprof.cli.messages import say
+from otelprof.cli.messages import explain, say
 from otelprof.cli.values import seconds
 from otelprof.config.telemetry import split_address
 from otelprof.errors import OtelprofError
@@ -67,13 +68,17 @@ class _Seen:
             self.addresses[who, found[1]] = found[2]
 
 
-def agent_config(grpc: str, token: str = "", address: str = "127.0.0.1:0") -> dict[str, Any]:
-    """The agent's configuration in `up`: everything, each second, to the backend's OTLP/gRPC port."""
+def agent_config(grpc: str, token: str = "", address: str = "127.0.0.1:0", driver: str = "") -> dict[str, Any]:
+    """The agent's configuration in `up`: everything, each second, to the backend's OTLP/gRPC port.
+
+    `driver`: the CUDA driver of the demo, to be probed before the demo starts.
+    """
+    ebpf: dict[str, Any] = {"report_interval": "1s", **({"cuda": {"libraries": [driver]}} if driver else {})}
     headers = {"authorization": f"Bearer {token}"} if token else {}
     exporter = {"endpoint": grpc, "tls": {"insecure": True}, "headers": headers}
     pipeline = {"receivers": ["ebpf"], "processors": ["resource_detection", "cuda_stitch"], "exporters": ["otlp_grpc"]}
     return {
-        "receivers": {"ebpf": {"report_interval": "1s"}},
+        "receivers": {"ebpf": ebpf},
         "processors": {"resource_detection": {}, "cuda_stitch": {}},
         "exporters": {"otlp_grpc": exporter},
         "service": {"telemetry": {"metrics": {"address": address}}, "pipelines": {"profiles": pipeline, "traces": pipeline}},
@@ -97,7 +102,8 @@ class _Up:
         self._options, self._duration = options, duration
         self._seen = _Seen()
         self._stopping = False
-        user = caller()
+        self._user = user = caller()
+        self._launcher = demo
         program = [sys.executable, "-m", "otelprof"]
         self._ready_read, self._ready_write = os.pipe()
         self.backend = ChildProcess("backend", [*program, "backend", *self._backend_flags()], user, self._seen.backend)
@@ -120,12 +126,16 @@ class _Up:
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        status = 0
         try:
             self._start()
             self._supervise()
+        except OtelprofError as error:
+            status = explain(error)
         finally:
-            status = self._end()
-        return status
+            failed = self._end()
+        sys.stderr.write(self._seen.summary + "\n")
+        return 1 if failed else status
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._stopping:
@@ -137,17 +147,31 @@ class _Up:
     def _start(self) -> None:
         self.backend.start(pass_fds=[self._ready_read])
         os.close(self._ready_read)
+        self.agent.start(fed=True)  # it loads meanwhile, and waits for its configuration
         if not self._until(lambda: ("backend", "grpc") in self._seen.addresses and ("backend", "http") in self._seen.addresses):
             return
         grpc = _reachable(self._seen.addresses["backend", "grpc"])
-        config = agent_config(grpc, _token(self._options.get("token_file")), _agent_address())
-        self.agent.start(json.dumps(config).encode())
+        driver = self._demo_driver()
+        config = agent_config(grpc, _token(self._options.get("token_file")), _agent_address(), driver)
+        self.agent.feed(json.dumps(config).encode())
         if not self._until(self._agent_ready):
             return
         if self.demo is not None:  # only now, so that the agent sees its look-ups and knows each kernel's name
             self.demo.start()
         os.write(self._ready_write, b"!")
         say(f"ready: open http://{_reachable(self._seen.addresses['backend', 'http'])}")
+
+    def _demo_driver(self) -> str:
+        """Path of the CUDA driver that the demo will use, built if need be; empty without a demo, or with a real GPU."""
+        if self._launcher is None:
+            return ""
+        argv = [sys.executable, str(self._launcher), "--library"]
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=_START_LIMIT, check=False, **self._user.popen_arguments()
+        )
+        if done.returncode:
+            raise OtelprofError((done.stderr.strip().splitlines() or ["the demo can't be started"])[-1])
+        return str(done.stdout).strip()
 
     def _until(self, condition: Callable[[], bool]) -> bool:
         """Wait for `condition`; false when the end came first."""
@@ -172,8 +196,8 @@ class _Up:
         while not self._over() and time.monotonic() < end:
             time.sleep(_POLL)
 
-    def _end(self) -> int:
-        """Stop all, the agent before the backend, so that its last data arrive; the exit status."""
+    def _end(self) -> bool:
+        """Stop all, the agent before the backend, so that its last data arrive; True when one had ended by itself."""
         failed = [child for child in self.children if child.status is not None]
         for child in failed:
             say(f"the {child.name} ended with status {child.status}" + ("" if self._stopping else "; everything stops"))
@@ -185,8 +209,7 @@ class _Up:
         self.backend.signal(signal.SIGTERM)
         for child in self.children:
             child.end(start + _END)
-        sys.stderr.write(self._seen.summary + "\n")
-        return 1 if failed else 0
+        return bool(failed)
 
 
 def _token(path: Path | None) -> str:

@@ -93,7 +93,7 @@ def test_settings_are_frozen_have_defaults_and_say_what_they_mean(factory):
                 check(type(field.default))
 
     check(factory.settings)
-    assert factory.settings() == factory.settings()
+    assert settings(factory) == settings(factory)
     assert factory.summary
 
 
