@@ -15,7 +15,9 @@ static inline int read_user(void *to, u32 size, u64 from) {
     return host_read(to, size, from);
 }
 
-#define RESUMABLE static
+#ifndef __always_inline
+#define __always_inline inline __attribute__((always_inline))
+#endif
 
 #else
 

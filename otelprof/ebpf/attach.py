@@ -8,13 +8,17 @@ from __future__ import annotations
 import ctypes
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from otelprof.ebpf.libbpf import PerfEventOptions, libbpf
 from otelprof.ebpf.perf_event import online_cpus, open_cpu_clock, open_uprobe, set_period
 from otelprof.ebpf.refusals import refused
 
 SECOND = 1_000_000_000
+AT_ONCE = 16  # threads that wait for the kernel at a time
+T = TypeVar("T")
 
 
 class Link:
@@ -28,6 +32,24 @@ class Link:
         if self._handle is not None:
             libbpf().call("bpf_link__destroy", self._handle)
             self._handle = None
+
+
+def attach_all(attach: Callable[[T], Link], places: Iterable[T]) -> list[Link]:
+    """Links of all `places`, or none and the first error. At once: the kernel waits for all CPUs at each, 0.1 s and more."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        begun = [pool.submit(attach, place) for place in places]
+    failed = [future.exception() for future in begun if future.exception()]
+    links = [future.result() for future in begun if not future.exception()]
+    if failed and failed[0]:
+        close_all(links)
+        raise failed[0]
+    return links
+
+
+def close_all(links: Iterable[Link]) -> None:
+    """Detach several at once, for the same reason."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(Link.close, links))
 
 
 def _attach_event(program: int, fd: int, cookie: int = 0) -> Link:

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 
-from otelprof.ebpf.attach import Link, attach_uprobe
+from otelprof.ebpf.attach import Link, attach_all, attach_uprobe, close_all
 from otelprof.ebpf.layout import wire
 from otelprof.ebpf.loader import BpfObject
 from otelprof.ebpf.maps import Table
@@ -37,14 +37,14 @@ class Probes:
     """Probes that come and go together; `close` takes them away."""
 
     def __init__(self, links: list[Link], forget: Callable[[Probes], object]) -> None:
-        self._links = links
+        self.links = links
         self._forget = forget
 
     def close(self) -> None:
         """Detach; safe twice."""
-        if self._links:
-            while self._links:
-                self._links.pop().close()
+        if self.links:
+            close_all(self.links)
+            self.links.clear()
             self._forget(self)
 
 
@@ -63,15 +63,8 @@ class CudaProbes:
 
     def attach_entries(self, path: str | int, entries: Iterable[tuple[int, int]]) -> Probes:
         """Probe entry points of a driver's file: (file offset, enum cuda_entry). TargetError when the file is gone."""
-        links: list[Link] = []
-        try:
-            for offset, entry in entries:
-                links.append(_attach(self._programs[entry], path, offset, entry))
-        except BaseException:
-            for link in links:
-                link.close()
-            raise
-        return self._keep(links, 0)
+        wanted = [(self._programs[entry], path, offset, entry) for offset, entry in entries]
+        return self._keep(attach_all(lambda one: _attach(*one), wanted), 0)
 
     def attach_return(self, path: str | int, offset: int) -> Probes:
         """Probe the instruction after a call into the driver, at a file offset. It counts for calls that begin from now on."""
@@ -88,6 +81,7 @@ class CudaProbes:
 
     def close(self) -> None:
         """Detach all that is still there."""
+        close_all(link for probes in self._open for link in probes.links)
         for probes in list(self._open):
             probes.close()
 
