@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from otelprof.backend.options import DEFAULT_DATA_DIR, DEFAULT_GRPC_LISTEN, DEFAULT_LISTEN, BackendOptions
+from otelprof.errors import OtelprofError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -54,7 +55,10 @@ def command(**values: Any) -> int:
       otelprof backend --listen 127.0.0.1:0 --grpc-listen 127.0.0.1:0 --store memory
       otelprof backend --listen 0.0.0.0:4040 --token-file tokens.txt --tls-cert cert.pem --tls-key key.pem
     """  # noqa: D301  click's mark for lines that stay as they are
-    from otelprof.backend.main import serve  # noqa: PLC0415  --help needn't load a web server
+    try:
+        from otelprof.backend.main import serve  # noqa: PLC0415  --help needn't load a web server
+    except ModuleNotFoundError as error:
+        raise OtelprofError(f"the backend needs {error.name}, which isn't installed: pip install 'otelprof[backend]'") from None
 
     known = {field.name for field in fields(BackendOptions)}
     return serve(BackendOptions(**{name: value for name, value in values.items() if name in known}))
