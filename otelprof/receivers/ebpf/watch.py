@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 LOOKS_A_TURN = 64
 RETRIES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds to the next look
+UNSUPPORTED_TRIES = 3  # a program that is being started can look broken
 
 
 @dataclass
@@ -204,11 +205,14 @@ class Watch:
         return not include or any(fnmatchcase(name, pattern) for pattern in include)
 
     def _plan(self, process: Process, found: Interpreter) -> None:
-        again = found.verdict is Verdict.NOT_YET or (found.target is not None and not found.target.sure)
-        if again and found.tries < len(RETRIES):
+        """When to look again: soon, while an interpreter starts; a few times, where it can't be read."""
+        broken = found.verdict is Verdict.UNSUPPORTED
+        unsure = found.verdict is Verdict.NOT_YET or (found.target is not None and not found.target.sure)
+        if found.tries < (UNSUPPORTED_TRIES if broken else len(RETRIES) if unsure else 0):
             self._due[process.incarnation] = time.monotonic() + RETRIES[found.tries]
-        elif found.verdict is Verdict.UNSUPPORTED:
-            self._say(f"{printable(process.facts.executable_name or process.facts.comm)}: no Python frames: {found.reason}")
+        elif broken:
+            name = process.facts.executable_name or process.facts.comm
+            self._say(f"{printable(name)}: no Python frames: {found.reason}")
 
     def _inherit(self, child: Process, parent: Process | None) -> None:
         known = parent.kept(Interpreter) if parent else None
