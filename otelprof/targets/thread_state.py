@@ -69,12 +69,22 @@ class TlsHints:
     """What the interpreter's file says about its thread-local variables.
 
     The size of its TLS, the place of `_Py_tss_gilstate` in it where symbols are left, and the first bytes of
-    PyGILState_GetThisThreadState, in which an executable's offset stands as it is.
+    PyGILState_GetThisThreadState, which loads that variable and little else.
     """
 
     size: int = 0
     gilstate: int | None = None
     reader: bytes = b""
+
+    def names_static(self, offset: int) -> bool:
+        """Whether the reader loads `offset` from the thread pointer, as an executable does: mov %fs:offset,%rax."""
+        return b"\x64\x48\x8b\x04\x25" + struct.pack("<i", offset) in self.reader
+
+    def names(self, offset: int) -> bool:
+        """Whether the variable is at `offset` of the module's TLS: by symbol, or the reader has mov offset(%rax),%rax."""
+        if offset == self.gilstate or b"\x48\x8b\x80" + struct.pack("<i", offset) in self.reader:
+            return True
+        return offset < 128 and b"\x48\x8b\x40" + bytes([offset]) in self.reader
 
 
 def threads_of(memory: Memory, layout: CPython, runtime: int) -> Threads:
@@ -154,39 +164,48 @@ def _best_static(memory: Memory, threads: Threads, hints: TlsHints) -> Slot | No
         return None
     most = max(votes.values())
     best = [at for at, count in votes.items() if count == most]
-    named = [at for at in best if struct.pack("<i", at) in hints.reader]
-    if len(named) == 1:
-        return Slot(PointerPath((named[0],)), "glibc", f"thread-local variable at {named[0]}")
-    return _settle(best, most, hints)
+    first = next(iter(threads))
+    blocks = [block - first for _, block in _modules(memory, first)]
+    named = [at for at in best if hints.names_static(at) or any(_names_within(hints, at - start) for start in blocks)]
+    chosen = named[0] if len(named) == 1 else _lowest_together(best, hints)
+    return Slot(PointerPath((chosen,)), "glibc", f"thread-local variable at {chosen}", len(named) == 1 or len(best) == 1 < most)
 
 
-def _settle(best: list[int], most: int, hints: TlsHints) -> Slot:
-    """Of several slots one: the variables lie together, and stack garbage further from the thread pointer.
+def _names_within(hints: TlsHints, offset: int) -> bool:
+    return 0 <= offset < hints.size and hints.names(offset)
 
-    While a thread holds the GIL `_Py_tss_tstate` has the same value; it stands above `_Py_tss_gilstate` (measured on 3.15).
+
+def _lowest_together(best: list[int], hints: TlsHints) -> int:
+    """Of several slots one: the variables lie together near the thread pointer, what is left on a stack further away.
+
+    While a thread holds the GIL `_Py_tss_tstate` has the same value; in executables it stands above (measured on 3.15).
     """
-    nearest = max(best)
-    together = [at for at in best if nearest - at < max(hints.size, 64)]
-    chosen = min(together)
-    return Slot(PointerPath((chosen,)), "glibc", f"thread-local variable at {chosen}", sure=len(best) == 1 and most > 1)
+    return min(at for at in best if max(best) - at < max(hints.size, 64))
 
 
 def _best_module(memory: Memory, threads: Threads, hints: TlsHints) -> Slot | None:
     votes: Counter[tuple[int, int]] = Counter()
     size = min(hints.size, _MODULE_TLS)
     for pointer, states in threads.items() if size else ():
-        table = memory.pointer(pointer + _DTV)
-        for module in range(1, _MODULES):
-            block = memory.pointer(table + _DTV_ENTRY * module) if table else 0
-            found = _matches(memory.peek(block, size), states) if block else []
-            votes.update((module, at) for at in found)
+        for module, block in _modules(memory, pointer):
+            votes.update((module, at) for at in _matches(memory.peek(block, size), states))
     if not votes:
         return None
     most = max(votes.values())
     best = sorted(place for place, count in votes.items() if count == most)
-    module, at = next((place for place in best if place[1] == hints.gilstate), best[0])
+    named = [place for place in best if hints.names(place[1])]
+    module, at = named[0] if len(named) == 1 else best[0]
     path = PointerPath((_DTV, _DTV_ENTRY * module, at))
-    return Slot(path, "glibc", f"thread-local variable {at} of module {module}", sure=at == hints.gilstate or len(best) == 1)
+    return Slot(path, "glibc", f"thread-local variable {at} of module {module}", len(named) == 1 or len(best) == 1 < most)
+
+
+def _modules(memory: Memory, pointer: int) -> Iterator[tuple[int, int]]:
+    """(number, address of the thread's block) of the modules with TLS that the thread has used."""
+    table = memory.pointer(pointer + _DTV)
+    for module in range(1, _MODULES):
+        block = memory.pointer(table + _DTV_ENTRY * module) if table else 0
+        if block and block % 8 == 0:
+            yield module, block
 
 
 def _matches(data: bytes | None, states: frozenset[int]) -> list[int]:
