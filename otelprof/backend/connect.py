@@ -35,6 +35,8 @@ def call(querier: Querier, method: str, data: bytes, is_json: bool) -> bytes:
 def _read(message: Any, data: bytes, is_json: bool) -> Any:
     try:
         if is_json:
+            if not (data or b"{").lstrip().startswith(b"{"):
+                raise MalformedInput("not a request: a JSON object is needed")
             return json_format.Parse(data or b"{}", message, ignore_unknown_fields=True)
         message.ParseFromString(data)
     except (json_format.ParseError, DecodeError, ValueError, RecursionError) as error:
