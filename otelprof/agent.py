@@ -25,6 +25,8 @@ from otelprof.telemetry import Page
 
 log = logging.getLogger(__name__)
 
+Call = Callable[[], None]
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _CLEAN_END = 4.0  # seconds for components after a signal
 _LATEST_END = 4.7  # seconds after a signal when the process ends in any case
@@ -105,10 +107,10 @@ class Agent:
         """True when every receiver is usable."""
         return self._ready.issuperset(self.pipeline.receivers)
 
-    def run(self, duration: float | None = None, on_ready: Callable[[], None] | None = None) -> None:
+    def run(self, duration: float | None = None, on_ready: Call | None = None, on_second: Call | None = None) -> None:
         """Run to the end, which `duration` seconds after all receivers were ready is one; raises what made it fail.
 
-        `on_ready` is called once, on this thread.
+        `on_ready` is called once and `on_second` about once a second from then on, both on this thread.
         """
         page = self._page()
         with self._handled_signals():
@@ -116,7 +118,7 @@ class Agent:
                 if page is not None:
                     log.info("listening on %s", page.start())
                 self.pipeline.start(self)
-                self._wait(duration, on_ready)
+                self._wait(duration, on_ready, on_second)
             except OtelprofError as error:
                 self.fail(error)
             finally:
@@ -133,17 +135,19 @@ class Agent:
         done = self._finished.issuperset(self.pipeline.receivers)
         return bool(self._signals) or self._error is not None or done
 
-    def _wait(self, duration: float | None, on_ready: Callable[[], None] | None) -> None:
+    def _wait(self, duration: float | None, on_ready: Call | None, on_second: Call | None) -> None:
         while not self._over:
             if self._ready_at and on_ready is not None:
                 on_ready()
                 on_ready = None
-            left = 3600.0
+            left = 3600.0 if on_second is None else 1.0
             if duration is not None and self._ready_at:
-                left = self._ready_at + duration - time.monotonic()
+                left = min(left, self._ready_at + duration - time.monotonic())
                 if left <= 0:
                     return
             self._wake.wait(left)
+            if self._ready_at and on_second is not None:
+                on_second()
 
     def _end(self, page: Page | None) -> None:
         forced = bool(self._signals) or self._error is not None

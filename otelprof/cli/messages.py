@@ -6,15 +6,17 @@ error never breaks a command.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
 import os
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
-from otelprof.counters import Counters, summary
+from otelprof.counters import SAMPLES_LOST, SAMPLES_SEEN, Counters, summary
 from otelprof.errors import ConfigError, OtelprofError
 from otelprof.text import printable
 
@@ -107,6 +109,25 @@ def finish(counters: Counters) -> None:
     """Write the summary as the last line of standard error."""
     sys.stderr.write(summary(counters) + "\n")
     sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def progress(counters: Counters) -> Iterator[Callable[[], None] | None]:
+    """What shows how far a recording is, once a second, when standard error is a terminal; its line goes at the end."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    begun = time.monotonic()
+
+    def show() -> None:
+        seen, lost = counters.get(SAMPLES_SEEN), counters.get(SAMPLES_LOST)
+        sys.stderr.write(f"\r{time.monotonic() - begun:.0f} s, {seen:.0f} samples, {lost:.0f} lost; Ctrl-C ends it ")
+        sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        sys.stderr.write("\r" + " " * 78 + "\r")
 
 
 def result(text: str) -> None:
