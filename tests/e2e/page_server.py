@@ -80,10 +80,10 @@ class PageServer:
         """A wave with a dip, one point a step, up to the end of the range or of the data."""
         step = int(float(str(request["step"])) * 1000)
         start, end = int(str(request["start"])), min(int(str(request["end"])), self.now + 60_000)
-        points = []
+        size, points = 130 if ":count:" in str(request["profileTypeID"]) else 10**6, []
         for at in range(start // step * step, end, step):
             slow = 0.35 if (at // 60_000) % 5 == 3 else 1.0
-            points.append({"timestamp": str(at), "value": step * 1e6 * slow * (0.7 + 0.3 * ((at // step * 7919) % 13) / 13)})
+            points.append({"timestamp": str(at), "value": step * size * slow * (0.7 + 0.3 * ((at // step * 7919) % 13) / 13)})
         return {"series": [{"labels": [], "points": points}]}
 
     def listen(self) -> queue.Queue[int | None]:

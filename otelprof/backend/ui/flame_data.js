@@ -11,13 +11,19 @@ const FIELDS = 4;
 
 /** An answer as a flame graph; throws an Error when the answer contradicts itself. */
 export function buildFlame(answer) {
-  const { names = [], kinds = [], files = [], levels = [] } = answer;
+  const { kinds = [], levels = [] } = answer;
   const flame = allocate(levels);
+  const [names, files] = [(answer.names ?? []).map(printable), (answer.files ?? []).map(printable)];
   Object.assign(flame, { names, kinds, files, unit: answer.unit ?? "", whole: Number(answer.total) || 0, folded: Number(answer.other) || 0 });
   levels.forEach((values, level) => readLevel(flame, values, level));
   for (let level = 1; level < levels.length; level++) link(flame, level);
   hashPaths(flame);
   return flame;
+}
+
+/** Control characters, and those that turn the direction of writing and so disguise a name, become U+FFFD. */
+function printable(text) {
+  return String(text).replace(/[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
 }
 
 /** The bar whose path has this hash, or 0, the root. */

@@ -103,7 +103,8 @@ function fit(paint, text, room) {
   const whole = text.length > LONGEST_TEXT ? text.slice(0, LONGEST_TEXT) : text;
   const width = widthOf(paint, whole);
   if (width <= room && whole === text) return text;
-  const letters = Math.floor((whole.length * room) / width) - 1;
+  let letters = Math.min(whole.length, Math.floor((whole.length * room) / width));
+  while (letters >= 2 && widthOf(paint, `${whole.slice(0, letters)}…`) > room) letters--;
   return letters < 2 ? "" : `${whole.slice(0, letters)}…`;
 }
 

@@ -19,7 +19,7 @@ export function readPalette(style) {
     faintText: value("--frame-faint-text"),
     strip: value("--frame-strip"),
     hover: value("--frame-hover"),
-    focus: value("--accent"),
+    focus: value("--frame-focus"),
     paper: value("--paper"),
     font: value("--sans"),
   };

@@ -52,6 +52,11 @@ test("an answer that contradicts itself is refused, an empty one has no bars", (
   assert.equal(layOut(none, { from: 0, until: 1 }, 100).levels, 0);
 });
 
+test("characters that hide or turn a name become visible", () => {
+  const odd = buildFlame({ ...ANSWER, names: ["total", "a\u202eb\n\u0000", "\u2066x", "y", "other"] });
+  assert.deepEqual(odd.names.slice(1, 4), ["a\ufffdb\ufffd\ufffd", "\ufffdx", "y"]);
+});
+
 test("all bars are laid out in the root's view, folded ones are counted", () => {
   const layout = layOut(flame, viewOf(flame, 0), 1000);
   assert.deepEqual([layout.frames, layout.levels, layout.other], [7, 5, 10]);
