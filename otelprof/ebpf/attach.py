@@ -49,7 +49,7 @@ def attach_all(attach: Callable[[T], Link], places: Iterable[T]) -> list[Link]:
 def close_all(links: Iterable[Link]) -> None:
     """Detach several at once, for the same reason."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(Link.close, links))
+        list(pool.map(lambda link: link.close(), links))
 
 
 def _attach_event(program: int, fd: int, cookie: int = 0) -> Link:

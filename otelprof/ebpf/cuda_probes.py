@@ -5,15 +5,15 @@ Both are ordinary uprobes, by inode: one attachment meets every process that map
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable
 
-from otelprof.ebpf.attach import Link, attach_all, attach_uprobe, close_all
+from otelprof.ebpf.attach import Link, attach_all, close_all
 from otelprof.ebpf.layout import wire
 from otelprof.ebpf.loader import BpfObject
 from otelprof.ebpf.maps import Table
-from otelprof.errors import TargetError, Unsupported
+from otelprof.ebpf.uprobes import attach_many, attach_one, can_attach_many
+from otelprof.errors import Unsupported
 
 PROGRAMS = {
     "CUDA_LAUNCH_KERNEL": "cuda_launch",
@@ -63,8 +63,10 @@ class CudaProbes:
 
     def attach_entries(self, path: str | int, entries: Iterable[tuple[int, int]]) -> Probes:
         """Probe entry points of a driver's file: (file offset, enum cuda_entry). TargetError when the file is gone."""
-        wanted = [(self._programs[entry], path, offset, entry) for offset, entry in entries]
-        return self._keep(attach_all(lambda one: _attach(*one), wanted), 0)
+        by_program: dict[int, list[tuple[int, int]]] = {}
+        for offset, entry in entries:
+            by_program.setdefault(self._programs[entry], []).append((offset, entry))
+        return self._keep(self._attach(path, by_program), 0)
 
     def attach_return(self, path: str | int, offset: int) -> Probes:
         """Probe the instruction after a call into the driver, at a file offset. It counts for calls that begin from now on."""
@@ -72,18 +74,26 @@ class CudaProbes:
             raise Unsupported(f"more than {self.SITES} return sites: durations and names of further callers stay unknown")
         cookie = self._free.pop()
         try:
-            link = _attach(self._return, path, offset, cookie)
+            links = self._attach(path, {self._return: [(offset, cookie)]})
         except BaseException:
             self._free.append(cookie)
             raise
         self._sites.put(cookie, time.monotonic_ns())
-        return self._keep([link], cookie)
+        return self._keep(links, cookie)
 
     def close(self) -> None:
         """Detach all that is still there."""
         close_all(link for probes in self._open for link in probes.links)
         for probes in list(self._open):
             probes.close()
+
+    def _attach(self, path: str | int, places: dict[int, list[tuple[int, int]]]) -> list[Link]:
+        """Links of programs at their (offset, cookie)."""
+        name = path if isinstance(path, str) else f"/proc/self/fd/{path}"
+        if can_attach_many():
+            return attach_all(lambda one: attach_many(one[0], name, one[1]), places.items())
+        single = [(program, place) for program, found in places.items() for place in found]
+        return attach_all(lambda one: attach_one(one[0], name, one[1]), single)
 
     def _keep(self, links: list[Link], cookie: int) -> Probes:
         probes = Probes(links, self._forget)
@@ -95,14 +105,3 @@ class CudaProbes:
         if cookie:
             self._sites.delete(cookie)
             self._free.append(cookie)
-
-
-def _attach(program: int, path: str | int, offset: int, cookie: int) -> Link:
-    name = path if isinstance(path, str) else f"/proc/self/fd/{path}"
-    try:
-        return attach_uprobe(program, name, offset, cookie)
-    except OSError as error:
-        why = os.strerror(error.errno or 0)
-        raise TargetError(
-            f"no probe at {name}+{offset:#x}: {why}; the process may have ended, or the file isn't code"
-        ) from error

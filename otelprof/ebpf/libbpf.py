@@ -49,6 +49,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # result, arguments
     "bpf_map__reuse_fd": (c_int, c_void_p, c_int),
     "bpf_program__name": (c_char_p, c_void_p),
     "bpf_program__fd": (c_int, c_void_p),
+    "bpf_program__set_expected_attach_type": (c_int, c_void_p, c_int),
     "bpf_program__attach_perf_event_opts": (c_void_p, c_void_p, c_int, POINTER(PerfEventOptions)),
     "bpf_program__attach_raw_tracepoint": (c_void_p, c_void_p, c_char_p),
     "bpf_link__destroy": (c_int, c_void_p),

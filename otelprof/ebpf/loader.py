@@ -61,14 +61,19 @@ class Loader:
         """Which loader this is and why, for the start of the log."""
         return f"loader: libbpf {libbpf().version} (the kernel has BTF)"
 
-    def load(self, name: str) -> BpfObject:
-        """Open, share maps, load and verify; Unsupported with one line when the kernel refuses."""
+    def load(self, name: str, attach_type: int = 0) -> BpfObject:
+        """Open, share maps, load and verify; Unsupported with one line when the kernel refuses.
+
+        `attach_type` (enum bpf_attach_type) is how all programs of the object will be attached, where that must be said.
+        """
         image = read_object(name)
         options = OpenOptions(ctypes.sizeof(OpenOptions), name.encode())
         libbpf().log.clear()
         try:
             handle = libbpf().call("bpf_object__open_mem", image, len(image), ctypes.byref(options))
             self._prepare(handle)
+            for program in libbpf().walk("bpf_object__next_program", handle) if attach_type else ():
+                libbpf().call("bpf_program__set_expected_attach_type", program, attach_type)
             libbpf().call("bpf_object__load", handle)
         except OSError as error:
             raise refused("bpf(BPF_PROG_LOAD)", error, f"loading {name}: {_complaint()}") from error

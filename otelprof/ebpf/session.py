@@ -28,6 +28,7 @@ from otelprof.ebpf.mappings import Mappings, NewMapping
 from otelprof.ebpf.maps import PerCpuCounters, Table
 from otelprof.ebpf.refusals import preflight
 from otelprof.ebpf.rings import Ring
+from otelprof.ebpf.uprobes import UPROBE_MULTI, can_attach_many
 
 Records = npt.NDArray[np.void]
 
@@ -188,7 +189,7 @@ class Session:
 
     def _cuda(self) -> CudaProbes:
         if self._cuda_probes is None:
-            programs = self._load("cuda")
+            programs = self._load("cuda", UPROBE_MULTI if can_attach_many() else 0)
             self._open_rings("calls", "returns", "names")
             self._cuda_probes = CudaProbes(programs, self._table("return_sites", _U32, _U64))
         return self._cuda_probes
@@ -201,9 +202,9 @@ class Session:
         for program, tracepoint in TRACEPOINTS.items():
             self._links.append(attach_tracepoint(processes.programs[program], tracepoint))
 
-    def _load(self, name: str) -> BpfObject:
+    def _load(self, name: str, attach_type: int = 0) -> BpfObject:
         if name not in self._objects:
-            self._objects[name] = self._loader.load(name)
+            self._objects[name] = self._loader.load(name, attach_type)
         return self._objects[name]
 
     def _table(self, name: str, key: np.dtype[Any], value: np.dtype[Any]) -> Table:
