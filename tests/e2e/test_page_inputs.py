@@ -151,7 +151,7 @@ def test_picture_for_the_documentation(server: PageServer, browser: Browser, tmp
     """The launches with a hovered kernel; UPDATE_SCREENSHOTS=1 writes docs/explore.png, else a temporary file."""
     path = PICTURE if os.environ.get("UPDATE_SCREENSHOTS") else tmp_path / "explore.png"
     browser.theme("dark")
-    browser.resize(1280, 720, 1.5)
+    browser.resize(1280, 720, 2)
     browser.open(explore(server, profiles.LAUNCHES))
     browser.mouse("mouseMoved", *spot(browser, 12, 0.16))
     browser.until("document.querySelector('[role=tooltip]').innerText.includes('cudnn_flash_attn_kernel')")
