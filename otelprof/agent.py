@@ -113,7 +113,7 @@ class Agent:
         `on_ready` is called once and `on_second` about once a second from then on, both on this thread.
         """
         page = self._page()
-        with self._handled_signals():
+        with self._handled_signals(), self._handled_deaths():
             try:
                 if page is not None:
                     log.info("listening on %s", page.start())
@@ -163,6 +163,25 @@ class Agent:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def _handled_deaths(self) -> Iterator[None]:
+        before, threading.excepthook = threading.excepthook, self._on_death
+        try:
+            yield
+        finally:
+            threading.excepthook = before
+
+    def _on_death(self, what: threading.ExceptHookArgs) -> None:
+        """A thread of a component died of a bug: what it did is no longer done, so the agent ends."""
+        name = what.thread.name if what.thread else "a thread"
+        log.debug("where %s died", name, exc_info=what.exc_value)
+        self.fail(
+            OtelprofError(
+                f"internal error in {name}: {what.exc_type.__name__}: {what.exc_value}; run again with OTELPROF_DEBUG=1 and "
+                "report what it shows"
+            )
+        )
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1

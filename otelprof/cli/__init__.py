@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 
@@ -57,6 +58,7 @@ def cli() -> None:
 
 def main() -> None:
     """The entry point `otelprof`."""
+    sys.unraisablehook = lambda what: logging.getLogger("otelprof").debug("%s: %s", what.err_msg, what.exc_value)
     status = run_command(sys.argv[1:], stdout_open=prepare_streams())
     try:
         sys.stdout.flush()

@@ -22,6 +22,7 @@ class SourceSettings:
     every: Duration = setting(Duration(0.01), "time between two")
     refuses: bool = setting(False, "can't start")
     breaks: bool = setting(False, "fails after the first batch")
+    dies: bool = setting(False, "has a bug")
 
 
 class Source:
@@ -30,7 +31,7 @@ class Source:
     def __init__(self, build):
         self.build, self.settings = build, build.settings
         self.over = threading.Event()
-        self.thread = threading.Thread(target=self.work, daemon=True)
+        self.thread = threading.Thread(target=self.work, name="fake_source", daemon=True)
 
     def start(self, host):
         if self.settings.refuses:
@@ -45,6 +46,8 @@ class Source:
             self.build.consumer.consume(sample_batch({"main;work": 1}))
             count += 1
             self.host.ready(self.build.id)
+            if self.settings.dies:
+                raise IndexError("out of\nrange")
             if self.settings.breaks:
                 self.host.fail(OtelprofError("the ring is gone: start again"))
             if count == self.settings.batches:

@@ -147,6 +147,18 @@ def test_a_bug_in_a_component_is_one_line_without_a_traceback(env):
     assert "\n" not in said[0]
 
 
+def test_a_thread_that_dies_ends_the_agent_with_one_line(env):
+    done = command(env, "run", "--config", "-", stdin=config({"dies": True}))
+
+    said = [line for line in done.stderr.splitlines() if "IndexError" in line]
+    assert done.returncode == 1
+    assert len(said) == 1
+    assert said[0].startswith(
+        "otelprof: internal error in fake_source: IndexError: out of\ufffdrange; run again with OTELPROF_DEBUG"
+    )
+    assert "Traceback" not in done.stderr
+
+
 def test_a_port_that_is_taken_is_one_line(env):
     with Running(env, config()) as agent:
         address = agent.line("listening on").rpartition("//")[2]
