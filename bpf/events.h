@@ -27,6 +27,7 @@ static __always_inline void count_loss(struct loss *key) {
     }
     if (total)
         __sync_fetch_and_add(total, 1);
+    count_one(COUNT_LOST); /* the last, so that who sees it change finds the rest changed */
 }
 
 /* Whether events of this process are wanted; `*found` is its entry, or 0 when it isn't known yet. */

@@ -255,6 +255,7 @@ enum count {
     COUNT_SCRATCH_BUSY, /* walks not done since every scratch slot of the CPU was taken */
     COUNT_NAMES_LOST,   /* cuda_name records for which the ring had no room */
     COUNT_EVENTS_LOST,  /* process_event records for which the ring had no room */
+    COUNT_LOST,         /* events without a record: `losses` has them by process, and has changed when this has */
     COUNT_KINDS,
 };
 

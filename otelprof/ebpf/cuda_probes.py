@@ -40,6 +40,11 @@ class Probes:
         self.links = links
         self._forget = forget
 
+    @property
+    def descriptors(self) -> int:
+        """How many descriptors they take: a single uprobe is an event and a link."""
+        return len(self.links) * (1 if can_attach_many() else 2)
+
     def close(self) -> None:
         """Detach; safe twice."""
         if self.links:

@@ -87,15 +87,10 @@ class PerCpuCounters:
     """A per-CPU array of u64."""
 
     def __init__(self, fd: int, length: int) -> None:
-        self._fd = fd
+        self._table = Table(fd, np.dtype("u4"), np.dtype(("u8", (int(libbpf().call("libbpf_num_possible_cpus")),))))
         self._length = length
-        self._cpus = int(libbpf().call("libbpf_num_possible_cpus"))
 
     def read(self) -> npt.NDArray[np.uint64]:
-        """The sum over all CPUs, by index."""
-        per_cpu = np.zeros((self._length, self._cpus), np.uint64)
-        for index in range(self._length):
-            key = np.array([index], np.uint32)
-            libbpf().call("bpf_map_lookup_elem", self._fd, _pointer(key), _pointer(per_cpu[index]))
-        total: npt.NDArray[np.uint64] = per_cpu.sum(axis=1, dtype=np.uint64)
+        """The sum over all CPUs, by index; one system call."""
+        total: npt.NDArray[np.uint64] = self._table.items(self._length)[1].sum(axis=1, dtype=np.uint64)
         return total

@@ -22,7 +22,7 @@ class Ring:
 
     def __init__(self, fd: int, size: int, record: np.dtype[Any]) -> None:
         self.size = size
-        self._record = record
+        self._none = np.zeros(0, record)
         self._stride = HEADER + (record.itemsize + 7) // 8 * 8
         self._consumer = mmap.mmap(fd, mmap.PAGESIZE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=0)
         self._data = mmap.mmap(fd, mmap.PAGESIZE + size, mmap.MAP_SHARED, mmap.PROT_READ, offset=mmap.PAGESIZE)
@@ -39,8 +39,10 @@ class Ring:
 
     def read(self) -> npt.NDArray[np.void]:
         """Everything up to the first record that is still being written. Never waits."""
-        start = int(self._position[0])
-        headers = self._headers(start, self.backlog)
+        start, backlog = int(self._position[0]), self.backlog
+        if not backlog:
+            return self._none
+        headers = self._headers(start, backlog)
         busy = np.flatnonzero(headers & BUSY)
         count = int(busy[0]) if len(busy) else len(headers)
         records = self._copy(start, count * self._stride).view(self._slot)["record"]

@@ -47,6 +47,7 @@ RING_RECORDS = {
 }
 _U32 = np.dtype("u4")
 _U64 = np.dtype("u8")
+LOSSES = 8192  # entries of the map `losses`
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,10 @@ class Session:
         self._sampler: Sampler | None = None
         self._mappings: Mappings | None = None
         self._cuda_probes: CudaProbes | None = None
+        self._count_names = [name for name in wire().enum("count") if name != "COUNT_KINDS"]
+        self._nothing = {name: np.zeros(0, wire().dtype(record)) for name, record in RING_RECORDS.items()}
+        self._lost = 0
+        self._last_losses = _with_counts(np.zeros(0, wire().dtype("loss")), np.zeros(0, np.uint64))
 
     @classmethod
     def open(cls, settings: SessionSettings | None = None) -> Self:
@@ -170,7 +175,12 @@ class Session:
         if self._sampler:
             self._sampler.dither()
         records = {name: self._read(name) for name in RING_RECORDS}
-        return Drained(counts=self._counts(), losses=self._losses(), **records)
+        counts = self.counts()
+        return Drained(counts=counts, losses=self._losses(counts["COUNT_LOST"]), **records)
+
+    def counts(self) -> dict[str, int]:
+        """Totals since the start, by the names of enum count."""
+        return dict(zip(self._count_names, self._counters.read().tolist(), strict=True))
 
     def statistics(self) -> dict[str, ProgramStatistics]:
         """What the kernel knows of each loaded program."""
@@ -199,6 +209,7 @@ class Session:
         self._write_settings()
         self._admit_losses()
         self._open_rings("events", "chunks")
+        self._counters = PerCpuCounters(self._loader.maps["counts"], len(self._count_names))
         for program, tracepoint in TRACEPOINTS.items():
             self._links.append(attach_tracepoint(processes.programs[program], tracepoint))
 
@@ -232,21 +243,22 @@ class Session:
 
     def _read(self, name: str) -> Records:
         ring = self._rings.get(name)
-        return ring.read() if ring else np.zeros(0, wire().dtype(RING_RECORDS[name]))
+        return ring.read() if ring else self._nothing[name]
 
-    def _counts(self) -> dict[str, int]:
-        names = {name: index for name, index in wire().enum("count").items() if name != "COUNT_KINDS"}
-        totals = PerCpuCounters(self._loader.maps["counts"], len(names)).read()
-        return {name: int(totals[index]) for name, index in names.items()}
-
-    def _losses(self) -> Records:
-        keys, values = self._table("losses", wire().dtype("loss"), _U64).items(LOSSES)
-        fields = [(name, keys.dtype[name]) for name in keys.dtype.names or ()]
-        table = np.zeros(len(keys), [*fields, ("count", "u8")])
-        for name, _ in fields:
-            table[name] = keys[name]
-        table["count"] = values
-        return table[values > 0]
+    def _losses(self, lost: int) -> Records:
+        """What the map `losses` holds, read only when it has changed; `lost` is COUNT_LOST."""
+        if lost != self._lost:
+            self._lost = lost
+            self._last_losses = _with_counts(*self._table("losses", wire().dtype("loss"), _U64).items(LOSSES))
+        return self._last_losses
 
 
-LOSSES = 8192  # entries of the map `losses`
+def _with_counts(keys: Records, values: npt.NDArray[np.uint64]) -> Records:
+    """One array of the map's keys and their counts; those without any are left out."""
+    fields = [(name, keys.dtype[name]) for name in keys.dtype.names or ()]
+    table = np.zeros(len(keys), [*fields, ("count", "u8")])
+    for name, _ in fields:
+        table[name] = keys[name]
+    table["count"] = values
+    kept: Records = table[values > 0]
+    return kept

@@ -4,7 +4,6 @@ import ctypes
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -179,7 +178,7 @@ def test_code_that_is_mapped_later_is_told_of(node, tmp_path):
 
 
 def test_mappings_without_room_are_counted(node):
-    """Seen + lost = truth, for mappings made by one thread."""
+    """Seen + lost = truth; others on the same CPU may lose some too."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -191,14 +190,15 @@ def test_mappings_without_room_are_counted(node):
         for _ in range(many):
             libc.munmap(libc.mmap(None, 4096, 5, 2, file, 0), 4096)
 
+    everywhere = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(everywhere)})  # each CPU has its own ring
     node.watch_mappings()
-    thread = threading.Thread(target=maps)
-    thread.start()
-    thread.join()
-    maps_more = [new for new in node.mappings() if new.pid == os.getpid()]
+    maps()
+    seen = [new for new in node.mappings() if new.pid == os.getpid()]
     libc.munmap(libc.mmap(None, 4096, 5, 2, file, 0), 4096)  # the kernel tells of losses with the next record
+    seen += [new for new in node.mappings() if new.pid == os.getpid()]
+    os.sched_setaffinity(0, everywhere)
     os.close(file)
-    maps_more += [new for new in node.mappings() if new.pid == os.getpid()]
 
-    assert 0 < len(maps_more) < many
-    assert len(maps_more) + node.mappings_lost >= many
+    assert 0 < len(seen) < many
+    assert len(seen) + node.mappings_lost >= many
