@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from otelprof.backend.flame import DEFAULT_NODES, FlameGraph, merge
 from otelprof.backend.selector import label_name
@@ -21,6 +22,7 @@ MAX_POINTS = 11_000  # per series, as in Prometheus
 MAX_SERIES = 10_000
 
 Pairs = tuple[tuple[str, str], ...]
+Values = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +63,19 @@ class Querier:
 
     def flame(self, question: Question, max_nodes: int = DEFAULT_NODES, path: Sequence[str] = ()) -> FlameGraph:
         """The merged flame graph; with `path` only of stacks that begin with these names."""
-        selection = self._selection(question)
-        if selection is None:
-            return FlameGraph()
-        sums = self.store.sums(selection)
-        stacks, values = _known(self.store.stacks(sums.stacks), sums)
+        stacks, values = self.stacks(question)
         if path:
             frames = self.store.frames(np.unique(stacks.frames))
             values = np.where(_begin_with(stacks, frames, path), values, 0)
         return merge(stacks, values, self.store.frames, max_nodes or DEFAULT_NODES)
+
+    def stacks(self, question: Question) -> tuple[Stacks, Values]:
+        """The selected stacks and the value of each; values of stacks that aren't known go to one of one unknown frame."""
+        selection = self._selection(question)
+        if selection is None:
+            return Stacks(np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.uint64)), np.zeros(0, np.int64)
+        sums = self.store.sums(selection)
+        return _known(self.store.stacks(sums.stacks), sums)
 
     def lines(self, question: Question, step: float, group_by: Sequence[str] = (), limit: int = 0) -> list[Lines]:
         """Sums per step of `step` seconds, one line for each set of values of `group_by`; the `limit` largest."""
@@ -126,8 +132,7 @@ def _trace(text: str) -> tuple[int, int]:
     return number >> 64, number & (2**64 - 1)
 
 
-def _known(stacks: Stacks, sums: Sums) -> tuple[Stacks, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """The stacks with their values; values of stacks that aren't known go to one of one unknown frame."""
+def _known(stacks: Stacks, sums: Sums) -> tuple[Stacks, Values]:
     order = np.argsort(sums.stacks)
     at = order[np.searchsorted(sums.stacks[order], stacks.keys)] if len(stacks) else np.zeros(0, np.int64)
     values = sums.values[at]
@@ -139,7 +144,7 @@ def _known(stacks: Stacks, sums: Sums) -> tuple[Stacks, np.ndarray[tuple[int], n
     return filled, np.append(values, missing.sum())
 
 
-def _begin_with(stacks: Stacks, frames: Frames, path: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _begin_with(stacks: Stacks, frames: Frames, path: Sequence[str]) -> npt.NDArray[np.bool_]:
     """Which stacks begin (at the root) with frames of these names."""
     starts = np.cumsum(stacks.lengths) - stacks.lengths
     fits = stacks.lengths >= len(path)

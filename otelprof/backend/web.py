@@ -18,7 +18,7 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from otelprof.backend import connect
+from otelprof.backend import connect, exchange
 from otelprof.backend.flame import FlameGraph
 from otelprof.backend.guard import Guard, Tokens
 from otelprof.backend.live import Live
@@ -74,6 +74,8 @@ def application(backend: Backend) -> Guard:
         Route("/api/v1/flamegraph", api.flamegraph),
         Route("/api/v1/types", api.types),
         Route("/api/v1/live", api.events),
+        Route("/api/v1/export", api.export),
+        Route("/ingest", api.ingest, methods=["POST"]),
         Route("/healthz", api.health),
         Route("/readyz", api.readiness),
         Route("/metrics", api.metrics),
@@ -150,6 +152,21 @@ class _Api:
     async def events(self, _request: Request) -> Response:
         """Server-sent events about new data."""
         return StreamingResponse(self._backend.live.events(), media_type="text/event-stream", headers=_NO_STORE)
+
+    async def export(self, request: Request) -> Response:
+        """A download in another format."""
+        form = request.query_params.get("format", "")
+        made = await self._backend.ask(exchange.export, self._backend.querier, _question(request), form)
+        name = f'attachment; filename="{made.file_name}"'
+        return Response(made.data, media_type=made.media_type, headers={"content-disposition": name})
+
+    async def ingest(self, request: Request) -> Response:
+        """Pyroscope's upload; single bad lines are named, the good ones stored."""
+        data = await read_body(request.stream(), request.headers.get("content-encoding", ""))
+        made = await self._backend.ask(exchange.ingest, dict(request.query_params), data)
+        refused = [await self._backend.receiver.profiles(one) for one in made.requests]
+        words = [*made.bad_lines, *(one.partial_success.error_message for one in refused if one.HasField("partial_success"))]
+        return JSONResponse({"message": "; ".join(words)[:800]} if words else {})
 
     async def page(self, _request: Request) -> Response:
         """The page."""
