@@ -11,14 +11,14 @@ import logging
 import os
 import re
 import resource
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from otelprof.counters import CUDA_FILES, Counters
 from otelprof.ebpf.mappings import NewMapping
-from otelprof.errors import MalformedInput, OtelprofError
-from otelprof.processes.maps import Region, open_region
+from otelprof.errors import MalformedInput, OtelprofError, TargetError
+from otelprof.processes.maps import Region, open_region, read_maps
 from otelprof.symbols.elf import Elf, FileSource, Symbol
 from otelprof.targets.cuda_entries import ENTRY_POINTS, MARKS
 from otelprof.targets.file_identity import Identity, identity
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 _NAME = re.compile("cuda", re.IGNORECASE)
 _FUNCTION = 2  # STT_FUNC
 _EXECUTABLE = 1  # PF_X
-PROBES_LIMIT = 8192
-"""Probes that are set at most, however many descriptors there may be."""
+DESCRIPTORS_LIMIT = 8192
+"""Descriptors that probes may take at most, however many this process may have."""
 _STRANGERS_LIMIT = 4096
 _WAITING_LIMIT = 1024
 _KEPT = 0  # stands among a library's users for the agent itself; incarnation numbers begin at 1
@@ -53,6 +53,10 @@ class Site:
 
 class Attachment(Protocol):
     """Probes that are set."""
+
+    @property
+    def descriptors(self) -> int:
+        """How many descriptors they take."""
 
     def close(self) -> None:
         """Take them away; safe twice."""
@@ -138,27 +142,34 @@ def find_libcuda(regions: Iterable[Region]) -> dict[tuple[str, int], Region]:
     return {region.file_key: region for region in regions if may_be_libcuda(region)}
 
 
+def _mapped_files(pid: int) -> Container[tuple[str, int]]:
+    try:
+        return read_maps(pid).files
+    except TargetError:
+        return ()
+
+
 @dataclass(slots=True)
 class _Library:
-    """A driver library that is mapped somewhere, and by which processes (incarnation numbers)."""
+    """A driver library that is mapped somewhere, by which processes: PID (0: not known) by incarnation number."""
 
     path: str
     sites: list[Site]
     probes: Attachment | None = None
-    users: set[int] = field(default_factory=set)
+    users: dict[int, int] = field(default_factory=dict)
 
 
 def default_limit() -> int:
-    """Probes that may be set at once: each takes two descriptors, and half of what this process may open is for others."""
+    """Descriptors that probes may take: half of what this process may open, the rest is for others."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(len(ENTRY_POINTS), min(soft, PROBES_LIMIT * 4) // 4)
+    return min(soft // 2, DESCRIPTORS_LIMIT)
 
 
 class LibcudaFiles:
     """The driver libraries of all processes: attached at first sight, let go after the last user.
 
-    `numbers` maps enumerators of `enum cuda_entry` to their values, `limit` is the most probes. Processes are named by
-    incarnation number.
+    `numbers` maps enumerators of `enum cuda_entry` to their values, `limit` is the most descriptors. Processes are named
+    by incarnation number.
     """
 
     def __init__(self, prober: Prober, numbers: Mapping[str, int], counters: Counters, limit: int | None = None) -> None:
@@ -191,7 +202,7 @@ class LibcudaFiles:
             sites = _sites_in(file)
             if sites:
                 library = self._libraries.setdefault(identity(file), _Library(path, sites))
-                library.users.add(_KEPT)
+                library.users[_KEPT] = 0
                 if library.probes is None:
                     self._attach(file, library)
             return bool(sites)
@@ -199,11 +210,11 @@ class LibcudaFiles:
             os.close(file)
             self._count()
 
-    def inherit(self, parent: int, child: int) -> None:
-        """A forked child maps what its parent maps."""
+    def inherit(self, parent: int, child: int, pid: int = 0) -> None:
+        """A forked child, whose PID may be told, maps what its parent maps."""
         for library in self._libraries.values():
             if parent in library.users:
-                library.users.add(child)
+                library.users[child] = pid
         self._known |= {(child, key): found for (process, key), found in self._known.items() if process == parent}
 
     def leave(self, process: int) -> None:
@@ -211,7 +222,7 @@ class LibcudaFiles:
         self._known = {key: found for key, found in self._known.items() if key[0] != process}
         self._waiting = {key: entry for key, entry in self._waiting.items() if entry[0] != process}
         for key, library in list(self._libraries.items()):
-            library.users.discard(process)
+            library.users.pop(process, None)
             if not library.users:
                 self._let_go(key)
         self._try_again()
@@ -255,7 +266,7 @@ class LibcudaFiles:
         region, sites = found
         key = identity(file)
         library = self._libraries.get(key)
-        if library is None and not self._has_room(len(sites)):
+        if library is None and not self._has_room() and not self._drop_unmapped():
             self._wait(key, (process, pid, region))
             return False
         if library is None:
@@ -263,7 +274,7 @@ class LibcudaFiles:
             self._attach(file, library)
         self._known[process, region.file_key] = key
         new = not library.users
-        library.users.add(process)
+        library.users[process] = pid
         return new and library.probes is not None
 
     def _attach(self, file: int, library: _Library) -> None:
@@ -276,21 +287,36 @@ class LibcudaFiles:
     def _wait(self, key: Identity, entry: tuple[int, int, Region]) -> None:
         if not self._waiting:
             log.warning(
-                "%d probes are set, which is all that the limit of open files allows: %s waits for a place",
-                self._limit, printable(entry[2].path),
+                "%d driver libraries are probed, which is all that the limit of open files allows: %s waits for a place",
+                len(self._libraries), printable(entry[2].path),
             )  # fmt: skip
         if len(self._waiting) < _WAITING_LIMIT:
             self._waiting[key] = entry
 
     def _try_again(self) -> None:
         for key, (process, pid, region) in list(self._waiting.items()):
-            if not self._has_room(1):
+            if not self._has_room():
                 return
             del self._waiting[key]
             self._take(process, pid, region)
 
-    def _has_room(self, more: int) -> bool:
-        return sum(len(library.sites) for library in self._libraries.values() if library.probes) + more <= self._limit
+    def _has_room(self) -> bool:
+        """True when one library more can be probed, by what the dearest one takes."""
+        taken = [library.probes.descriptors for library in self._libraries.values() if library.probes]
+        return sum(taken) + max(taken, default=0) <= self._limit
+
+    def _drop_unmapped(self) -> bool:
+        """Let go of libraries that their processes have closed; True when there is room then."""
+        mapped = {pid: _mapped_files(pid) for library in self._libraries.values() for pid in library.users.values() if pid}
+        for (process, file), key in list(self._known.items()):
+            library = self._libraries[key]
+            pid = library.users.get(process)
+            if pid and file not in mapped[pid]:
+                del self._known[process, file]
+                del library.users[process]
+            if not library.users:
+                self._let_go(key)
+        return self._has_room()
 
     def _let_go(self, key: Identity) -> None:
         library = self._libraries.pop(key)

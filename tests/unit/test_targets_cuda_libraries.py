@@ -196,6 +196,7 @@ class Probe:
 
     def __init__(self, file: tuple[int, int], sites: list[tuple[int, int]]) -> None:
         self.file, self.sites, self.closed = file, sites, 0
+        self.descriptors = 6
 
     def close(self) -> None:
         self.closed += 1
@@ -317,7 +318,7 @@ def test_a_process_that_is_gone_and_a_kernel_that_refuses_are_no_errors(
 
 def test_files_and_descriptors_are_bounded_and_a_freed_place_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     recorder = Recorder()
-    found, counters = files(recorder, limit=2)
+    found, counters = files(recorder, limit=12)
     copies = []
     for number in range(4):
         (tmp_path / str(number)).mkdir()
@@ -335,6 +336,36 @@ def test_files_and_descriptors_are_bounded_and_a_freed_place_is_used(tmp_path: P
     found.leave(2)
     assert recorder.open == []
     assert counters.get(CUDA_FILES, "waiting") == 0
+
+
+IN_TURN = """import _ctypes, ctypes, sys
+for line in sys.stdin:
+    library = ctypes.CDLL(line.strip())
+    print("open", flush=True)
+    sys.stdin.readline()
+    _ctypes.dlclose(library._handle)
+    print("closed", flush=True)
+"""
+
+
+def test_a_library_that_was_closed_gives_its_place_to_another(tmp_path: Path) -> None:
+    """A process that opens hundreds of copies in turn: only what is mapped takes room."""
+    recorder = Recorder()
+    found, counters = files(recorder, limit=12)
+    with subprocess.Popen([sys.executable, "-c", IN_TURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        for number in range(5):
+            (tmp_path / str(number)).mkdir()
+            print(driver(tmp_path / str(number) / "libcuda.so.1"), file=child.stdin, flush=True)
+            assert child.stdout.readline() == "open\n"
+            assert found.look_at(1, child.pid, read_maps(child.pid).regions) == 1
+            assert len(recorder.open) <= 2
+            print("close", file=child.stdin, flush=True)
+            assert child.stdout.readline() == "closed\n"
+        child.communicate("")
+    assert len({probe.file for probe in recorder.probes}) == 5
+    assert counters.get(CUDA_FILES, "waiting") == 0
+    found.leave(1)
+    assert recorder.open == []
 
 
 def test_close_takes_all_probes_away(tmp_path: Path) -> None:
