@@ -68,7 +68,7 @@ class Calls:
             if change.kind is ChangeKind.FOUND:
                 self._look_at(change.process)
             elif change.kind is ChangeKind.FORKED and change.parent is not None:
-                self._files.inherit(change.parent.incarnation, change.process.incarnation)
+                self._files.inherit(change.parent.incarnation, change.process.incarnation, change.process.pid)
                 self._names.inherit(change.parent.incarnation, change.process.incarnation)
 
     def leave(self, gone: Iterable[Process]) -> None:
