@@ -64,9 +64,8 @@ def _batch(querier: Querier, question: Question, kind: ProfileType) -> Batch:
     unknown = interner.frames.id(Frame("[unknown]", FrameKind.MARK))
     numbers = [ids.get(key, unknown) for key in stacks.frames.tolist()]
     rows = np.zeros(len(stacks), SAMPLES)
-    ends = np.cumsum(stacks.lengths).tolist()
-    starts = [0, *ends[:-1]]
-    rows["stack"] = [interner.stacks.id(tuple(numbers[start:end])) for start, end in zip(starts, ends, strict=True)]
+    spans = np.column_stack([np.cumsum(stacks.lengths) - stacks.lengths, np.cumsum(stacks.lengths)]).tolist()
+    rows["stack"] = [interner.stacks.id(tuple(numbers[first:end])) for first, end in spans]
     rows["value"], rows["time"] = values, question.start * 1_000_000
     rows["type"], rows["resource"] = interner.types.id(kind), interner.resources.id(Resource(()))
     end = question.end * 1_000_000 or time.time_ns()

@@ -28,7 +28,7 @@ from otelprof.otlp import semconv
 from otelprof.otlp.content import Keys, combined, mixed, text_key
 from otelprof.otlp.decoded import SAMPLES, Labels, Profiles, Refusals, Series, Table, column
 from otelprof.otlp.json_mapping import parse_json
-from otelprof.otlp.tables import Dictionary, Flags, Ints, attribute_keys, checked, ragged, used
+from otelprof.otlp.tables import Dictionary, Flags, Ints, attribute_keys, checked, ragged
 from otelprof.otlp.wire import Ragged
 
 MAX_ROWS = 4_000_000
@@ -156,7 +156,7 @@ class _Request:
         rows["stack"] = stacks.keys[stack[owner]]
         rows["trace_hi"], rows["trace_lo"], rows["span"] = self.tables.links[link[owner]].T
         self._identify(rows, samples.profile[owner])
-        kept_stacks, frames = used(stacks, self.tables.locations.frames, np.unique(stack[owner]))
+        kept_stacks, frames = self.tables.used(np.unique(stack[owner]))
         present = [series[i] for i in np.unique(of_sample[owner]).tolist()]
         lost = self._lost_profiles(samples.profile[owner])
         return Profiles(_merged(rows), tuple(present), kept_stacks, frames, Refusals(refused.samples, lost))

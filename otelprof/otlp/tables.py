@@ -42,7 +42,8 @@ def any_in_rows(flags: Flags, lengths: Ints) -> Flags:
     """For each row of a ragged array, whether one of its flags is set."""
     counts = np.concatenate([np.zeros(1, np.int64), np.cumsum(flags)])
     ends = np.cumsum(lengths)
-    return counts[ends] > counts[ends - lengths]
+    found: Flags = counts[ends] > counts[ends - lengths]
+    return found
 
 
 def ragged(rows: Sequence[Any]) -> Ragged:
@@ -52,10 +53,24 @@ def ragged(rows: Sequence[Any]) -> Ragged:
 
 
 @dataclass(frozen=True)
+class _Frames:
+    """Frames whose texts are still numbers of strings: `texts` i8[n, 6], in the order of Frames.texts."""
+
+    keys: Keys
+    texts: Ints
+    lines: Ints
+    starts: Ints
+    addresses: Keys
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True)
 class _Locations:
     """Frames of locations: frame i belongs to the location that `counts` says; innermost line first."""
 
-    frames: Frames
+    frames: _Frames
     counts: Ints  # frames of each location
     bad: Flags  # locations with an index outside its table
 
@@ -85,7 +100,7 @@ class Dictionary:
             return self.string(value.string_value_strindex)
         if kind == "int_value":
             return str(value.int_value)
-        values = value.array_value.values if kind == "array_value" else ()
+        values = list(value.array_value.values) if kind == "array_value" else []
         return self.text(values[0]) if len(values) == 1 and not values[0].HasField("array_value") else None
 
     @cached_property
@@ -134,7 +149,8 @@ class Dictionary:
         fields = [(f.name_strindex, f.system_name_strindex, f.filename_strindex, f.start_line) for f in table] or [(0, 0, 0, 0)]
         rows = np.array(fields, np.int64)
         rows[:, :3], outside = checked(rows[:, :3], self._string_count)
-        return rows, outside.any(axis=1)
+        bad: Flags = np.any(outside, axis=1)
+        return rows, bad
 
     @cached_property
     def _string_count(self) -> int:
@@ -185,20 +201,19 @@ class Dictionary:
         rows[has, 4] = line[where.line[has]]
         return rows
 
-    def _frames(self, fields: Ints, addresses: Keys) -> Frames:
-        """Frames from i8[n, 8]: name, system name, file, first line, line, kind, module, build id."""
+    def _frames(self, fields: Ints, addresses: Keys) -> _Frames:
+        """Frames from i8[n, 8]: name, system name, file, first line, line, kind, module, build id; then the two marks."""
         name = np.where(fields[:, 0] > 0, fields[:, 0], fields[:, 1])
-        for row in np.flatnonzero(name == 0):
+        for row in np.flatnonzero(name == 0).tolist():
             name[row] = self._extra(_place(self.strings[fields[row, 6]], int(addresses[row])))
         name = np.append(name, [self._extra(UNKNOWN), self._extra(TRUNCATED)])
         fields = np.vstack([fields, np.zeros((2, 8), np.int64)])
         addresses = np.append(addresses, np.zeros(2, np.uint64))
         system = np.where(fields[:, 1] == name, 0, fields[:, 1])
-        texts = [fields[:, 5], name, system, fields[:, 2], fields[:, 6], fields[:, 7]]
+        texts = np.column_stack([fields[:, 5], name, system, fields[:, 2], fields[:, 6], fields[:, 7]])
         hashes = text_keys(self.strings)
-        keys = combined(*(hashes[text] for text in texts), fields[:, 4], fields[:, 3], addresses)
-        strings = [[self.strings[i] for i in text.tolist()] for text in texts]
-        return Frames.of(keys, strings, (fields[:, 4], fields[:, 3], addresses))
+        keys = combined(*hashes[texts].T, fields[:, 4], fields[:, 3], addresses)
+        return _Frames(keys, texts, fields[:, 4], fields[:, 3], addresses)
 
     @cached_property
     def stacks(self) -> tuple[Stacks, Flags]:
@@ -211,6 +226,18 @@ class Dictionary:
         bad = any_in_rows(outside | locations.bad[index], rows.lengths)
         filled = Ragged(np.insert(index, rows.ends[rows.lengths == 0], nothing), np.maximum(rows.lengths, 1))
         return _unfolded(filled, locations), bad
+
+    def used(self, numbers: Ints) -> tuple[Stacks, Frames]:
+        """The distinct stacks among `numbers`, and the distinct frames in them."""
+        stacks, frames = self.stacks[0], self.locations.frames
+        _, first = np.unique(stacks.keys[numbers], return_index=True)
+        rows = numbers[first]
+        kept = Ragged(stacks.frames, stacks.lengths).take(rows)
+        _, distinct = np.unique(frames.keys, return_index=True)
+        part = distinct[np.isin(frames.keys[distinct], kept.data)]
+        texts = [[self.strings[i] for i in column] for column in frames.texts[part].T.tolist()]
+        named = Frames.of(frames.keys[part], texts, (frames.lines[part], frames.starts[part], frames.addresses[part]))
+        return Stacks(stacks.keys[rows], kept.lengths, kept.data), named
 
 
 @dataclass(frozen=True)
@@ -266,17 +293,6 @@ def selected(frames: Frames, rows: Ints) -> Frames:
     """These rows of the frames."""
     texts = [[text[i] for i in rows.tolist()] for text in frames.texts]
     return Frames.of(frames.keys[rows], texts, (frames.lines[rows], frames.starts[rows], frames.addresses[rows]))
-
-
-def used(stacks: Stacks, frames: Frames, numbers: Ints) -> tuple[Stacks, Frames]:
-    """The distinct stacks among `numbers`, and the distinct frames in them."""
-    _, first = np.unique(stacks.keys[numbers], return_index=True)
-    rows = numbers[first]
-    kept = Ragged(stacks.frames, stacks.lengths).take(rows)
-    inside = np.isin(frames.keys, kept.data)
-    _, distinct = np.unique(frames.keys[inside], return_index=True)
-    part = selected(frames, np.flatnonzero(inside)[distinct])
-    return Stacks(stacks.keys[rows], kept.lengths, kept.data), part
 
 
 def attribute_keys(pairs: Sequence[tuple[str, str]]) -> Keys:
