@@ -84,14 +84,20 @@ def varints(values: Array) -> Ragged:
     return Ragged(data, lengths)
 
 
-def tagged(number: int, wire_type: int, values: Array, present: Array) -> Ragged:
+def tagged(number: int, wire_type: int, values: Array, present: Array | None = None) -> Ragged:
     """Each value as a varint after the tag of field `number`; rows that aren't `present` (bool) are empty."""
-    lengths = np.where(present, _lengths(values := _unsigned(values)) + 1, 0)
-    starts = (np.cumsum(lengths) - lengths)[present]
+    values = _unsigned(values)
+    chosen = values if present is None else values[present]
+    lengths = _lengths(chosen) + 1
+    starts = np.cumsum(lengths) - lengths
     data = np.empty(int(lengths.sum()), np.uint8)
     data[starts] = number << 3 | wire_type
-    _fill(data, starts + 1, lengths[present] - 1, values[present])
-    return Ragged(data, lengths)
+    _fill(data, starts + 1, lengths - 1, chosen)
+    if present is None:
+        return Ragged(data, lengths)
+    spread = np.zeros(len(values), np.int64)
+    spread[present] = lengths
+    return Ragged(data, spread)
 
 
 def _unsigned(values: Array) -> Array:
@@ -121,15 +127,13 @@ def _total(ends: Array) -> int:
 
 def joined(*columns: Ragged) -> Ragged:
     """The columns put side by side: row i is row i of each, one after the other."""
-    lengths = np.sum([column.lengths for column in columns], axis=0)
-    ends = np.cumsum(lengths)
-    data = np.empty(_total(ends), np.uint8)
-    starts = ends - lengths
-    for column in columns:
-        where = np.arange(len(column.data)) + np.repeat(starts - column.starts, column.lengths)
-        data[where] = column.data
-        starts = starts + column.lengths
-    return Ragged(data, lengths)
+    lengths = np.stack([column.lengths for column in columns], axis=1)
+    # Which column each byte is of: a column's bytes keep their order, so a mask puts them all in their places.
+    owners = np.repeat(np.broadcast_to(np.arange(len(columns), dtype=np.uint8), lengths.shape).reshape(-1), lengths.reshape(-1))
+    data = np.empty(len(owners), np.uint8)
+    for number, column in enumerate(columns):
+        data[owners == number] = column.data
+    return Ragged(data, lengths.sum(axis=1))
 
 
 def integer(number: int, values: Array) -> Ragged:
@@ -146,8 +150,8 @@ def fixed64(number: int, values: Array) -> Ragged:
 
 def message(number: int, *columns: Ragged) -> Ragged:
     """Field `number` as bytes, a string, or a message made of `columns` side by side; present also when it is empty."""
-    lengths = np.sum([column.lengths for column in columns], axis=0)
-    return joined(tagged(number, BYTES, lengths, np.ones(len(lengths), bool)), *columns)
+    lengths = sum((column.lengths for column in columns[1:]), columns[0].lengths)
+    return joined(tagged(number, BYTES, lengths), *columns)
 
 
 def optional(number: int, body: Ragged) -> Ragged:

@@ -48,30 +48,34 @@ class GrpcTransport:
         self.endpoint = settings.endpoint
         self._headers = tuple((name.lower(), value) for name, value in settings.headers.items())
         self._gzip = grpc.Compression.Gzip if settings.compression == "gzip" else grpc.Compression.NoCompression
+        self._credentials: Any = None
         self._channel: Any = None
         self._calls: dict[Signal, Any] = {}
 
     def open(self) -> None:
-        """Make the channel; the connection is made by the first call."""
+        """Read the certificates; the channel is made by the first call."""
+        tls = self._settings.tls
+        if self._settings.address.secure:
+            self._credentials = grpc.ssl_channel_credentials(
+                read_file(tls.ca_file, "tls.ca_file"),
+                read_file(tls.key_file, "tls.key_file"),
+                read_file(tls.cert_file, "tls.cert_file"),
+            )
+
+    def _connect(self) -> None:
         where = self._settings.address
         self._channel = (
-            grpc.secure_channel(where.target, self._credentials(), _OPTIONS)
+            grpc.secure_channel(where.target, self._credentials, _OPTIONS)
             if where.secure
             else grpc.insecure_channel(where.target, _OPTIONS)
         )
         # Bytes in and out: requests are serialised long before, and a malformed answer must not raise in gRPC's thread.
         self._calls = {signal: self._channel.unary_unary(f"/{name}/Export") for signal, name in SERVICES.items()}
 
-    def _credentials(self) -> Any:
-        tls = self._settings.tls
-        return grpc.ssl_channel_credentials(
-            read_file(tls.ca_file, "tls.ca_file"),
-            read_file(tls.key_file, "tls.key_file"),
-            read_file(tls.cert_file, "tls.cert_file"),
-        )
-
     def send(self, request: Encoded, seconds: float) -> Answer:
         """One call."""
+        if self._channel is None:
+            self._connect()
         call = self._calls[request.signal]
         try:
             body = call(request.data, timeout=seconds, metadata=self._headers, compression=self._gzip)
