@@ -1,6 +1,7 @@
 """The receiver `replay`: from a file to batches, to the end of the agent or its error, once or in a loop."""
 
 import json
+import os
 import threading
 import time
 from collections import Counter
@@ -115,8 +116,9 @@ def test_a_bad_line_ends_the_agent_with_its_number_and_what_came_before_is_kept(
     assert sum(len(batch.samples) for batch in sink.batches) == 1
 
 
-@pytest.mark.parametrize("name", ["missing.jsonl", "."])
+@pytest.mark.parametrize("name", ["missing.jsonl", ".", "pipe", "/dev/zero"])
 def test_a_file_that_cannot_be_opened_is_said_at_the_start(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OtelprofError, match="can't be opened"):
         run(tmp_path / name, Sink())
 

@@ -6,6 +6,8 @@ correlation ids, so that nothing in it looks like a repetition, and runs no fast
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -84,10 +86,15 @@ class Replay:
 
 
 def _open(path: Path) -> BinaryIO:
+    """The file, without waiting for anybody to write to a pipe of that name."""
     try:
-        return path.open("rb")
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
     except OSError as error:
         raise OtelprofError(f"{path}: can't be opened: {error.strerror}; give the path of a recorded session") from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OtelprofError(f"{path}: can't be opened: it is no regular file; give the path of a recorded session")
+    return file
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
