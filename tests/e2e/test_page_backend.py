@@ -71,4 +71,6 @@ def test_page_fills_and_grows_while_one_looks(backend: Program, tmp_path: Path) 
         assert "CUDA" in tip
         assert "500" in tip
         assert "100 %" in tip
+        for name in ("pprof", "folded", "speedscope"):
+            assert page.js(f"fetch(document.querySelector('[data-export={name}]').href).then(answer => answer.status)") == 200
         assert not page.complaints()

@@ -73,6 +73,16 @@ def test_other_exports_are_links_to_what_is_shown(server: PageServer, browser: B
         assert link.endswith("&from=1000&until=2000")
 
 
+def test_refused_export_is_said_and_not_saved(server: PageServer, browser: Browser) -> None:
+    """The backend's words over the graph, which stays as it is."""
+    browser.open(explore(server))
+    browser.click("#export button")
+    browser.click("[data-export=pprof]")
+    browser.until("document.querySelector('[role=status]').innerText.includes('no /api/v1/export')")
+    assert browser.data("state") == "ready"
+    assert browser.js("document.querySelector('#export .menu-list').hidden")
+
+
 def test_five_thousand_levels_are_drawn_and_scroll_to_the_end(server: PageServer, browser: Browser) -> None:
     """The wheel goes to the last level, which is drawn."""
     browser.open(explore(server, service="deep"))

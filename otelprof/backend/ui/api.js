@@ -55,11 +55,22 @@ export function exportUrl(format, { type, query, from, until }) {
   return `/api/v1/export?${new URLSearchParams({ format, type, query, from: Math.floor(from), until: Math.ceil(until) })}`;
 }
 
+/** A download: {blob, name}, the name as the backend gives it. */
+export async function fetchFile(url) {
+  const reply = await send(url, {});
+  const name = /filename="([^"/\\]{1,200})"/.exec(reply.headers.get("content-disposition") ?? "")?.[1];
+  return { blob: await reply.blob(), name: name ?? `otelprof.${new URL(url).searchParams.get("format")}` };
+}
+
 function get(path, params, signal) {
   return request(`${path}?${new URLSearchParams(params)}`, { signal });
 }
 
 async function request(path, options) {
+  return (await send(path, options)).json();
+}
+
+async function send(path, options) {
   let reply;
   try {
     reply = await fetch(path, options);
@@ -69,7 +80,7 @@ async function request(path, options) {
   }
   noteClock(reply);
   if (!reply.ok) throw await refusal(reply);
-  return reply.json();
+  return reply;
 }
 
 async function refusal(reply) {

@@ -94,7 +94,7 @@ function grouped(entries) {
 
 /** Words and colour of the live button: live, lost, paused, off (the range lies in the past). */
 export function showFeed(status) {
-  const words = { live: "Live", lost: "Reconnecting", paused: "Paused", off: "Go live" };
+  const words = { live: "Live", lost: "Connecting", paused: "Paused", off: "Go live" };
   const button = element("live");
   button.dataset.feed = status;
   button.lastElementChild.textContent = words[status];

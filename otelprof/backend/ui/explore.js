@@ -4,9 +4,10 @@
  * A person's wish changes the state and the address and loads anew (`loading`, then `ready`, `empty` or `error`); news from the
  * backend refresh in place, so that zoom, search, scroll and an open picker stay.
  */
-import { backendNow, exportUrl, fetchFlame, fetchSeries, fetchTypes } from "./api.js";
+import { backendNow, fetchFlame, fetchSeries, fetchTypes } from "./api.js";
 import { showControls, showFeed, windowOf } from "./controls.js";
 import { showCrumbs, showLegend } from "./crumbs.js";
+import { showExports } from "./exports.js";
 import { buildFlame } from "./flame_data.js";
 import { searchFlame } from "./flame_search.js";
 import { functionsOf, kindsOf } from "./functions.js";
@@ -148,9 +149,15 @@ export class Explore {
     if (this.view.flame) this.#describe();
   }
 
-  /** What is shown as an SVG document. */
+  /** A message over the graph until the next answer. */
+  say(error) {
+    showStatus(this.status, failure(error, () => this.reload(), true), true);
+  }
+
+  /** What is shown as an SVG document, null when nothing is. */
   svg() {
     const { flame, zoom } = this.view;
+    if (!flame) return null;
     const { from, until } = shownRange(this.state, backendNow());
     return svgOf(flame, {
       root: zoom, title: `${titleOf(this.state.type)}${this.#service()}`, subtitle: formatRange(from, until),
@@ -177,10 +184,17 @@ export class Explore {
     this.#types = await fetchTypes(signal);
     this.#typesAt = performance.now();
     if (!this.state.type && this.#types.length) {
-      this.state = { ...this.state, type: defaultType(this.#types.map(({ id }) => id)) };
+      this.state = { ...this.state, type: defaultType(this.#typesOfService()) };
       history.replaceState(null, "", `/explore${formatState(this.state)}`);
     }
     this.#showState();
+  }
+
+  /** Ids of the types that the chosen service has, of all when it has none. */
+  #typesOfService() {
+    const service = serviceOf(this.state.query);
+    const own = this.#types.filter(({ services }) => !service || (services ?? []).includes(service));
+    return (own.length ? own : this.#types).map(({ id }) => id);
   }
 
   async #loadData(signal) {
@@ -296,10 +310,8 @@ export class Explore {
   }
 
   #showExports() {
-    const range = shownRange(this.state, backendNow());
-    for (const link of document.querySelectorAll("a[data-export]")) {
-      link.href = exportUrl(link.dataset.export, { type: this.state.type, query: this.state.query, ...range });
-    }
+    const { type, query } = this.state;
+    showExports({ type, query, ...shownRange(this.state, backendNow()) });
   }
 
   #liveSpan() {

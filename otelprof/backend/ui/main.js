@@ -3,6 +3,7 @@
  */
 import { listenControls } from "./controls.js";
 import { Explore } from "./explore.js";
+import { listenExports } from "./exports.js";
 import { listen } from "./flame_input.js";
 import { FlameView } from "./flame_view.js";
 import { FunctionTable } from "./function_table.js";
@@ -40,6 +41,7 @@ function connect(page) {
   page.table.addEventListener("pick", ({ detail }) => pick(page, detail));
   page.feed.addEventListener("data", () => page.news());
   page.feed.addEventListener("status", ({ detail }) => page.feedChanged(detail));
+  listenExports({ svg: () => page.svg(), refused: (error) => page.say(error) });
   listenSearch(page);
   listenWindow(page);
 }
@@ -79,19 +81,4 @@ function listenWindow(page) {
 
 const page = new Explore(makeParts());
 connect(page);
-listenExport(page);
 page.start();
-
-function listenExport(explore) {
-  document.querySelector("[data-export=svg]").addEventListener("click", () => {
-    if (explore.view.flame) download(explore.svg(), "image/svg+xml", "otelprof-flamegraph.svg");
-  });
-}
-
-function download(text, type, name) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type }));
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-}
