@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from otelprof.errors import TargetError
+from otelprof.processes.proc_files import read_file
 from otelprof.text import clean
 
 OTEL_VARIABLES = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
@@ -87,7 +88,7 @@ class Facts:
 
 def read_stat(pid: int) -> Stat:
     """The process's own line; TargetError when there is none of this number."""
-    data = _read(pid, "stat")
+    data = read_file(pid, "stat", _FILE_LIMIT)
     fields = data[data.rfind(b")") + 2 :].split()
     if len(fields) < 46:
         raise TargetError(f"process {pid} has ended")
@@ -101,15 +102,15 @@ def read_facts(pid: int, variables: Iterable[str] = OTEL_VARIABLES, parent_servi
     `parent_service` names a worker that Python's multiprocessing spawned, whose own command line says nothing.
     """
     stat = read_stat(pid)
-    arguments = [_text(part) for part in _read(pid, "cmdline", required=False).split(b"\0")]
+    arguments = [_text(part) for part in _read_open(pid, "cmdline").split(b"\0")]
     executable = _link(pid, "exe").removesuffix(" (deleted)")
-    status = _status(_read(pid, "status", required=False))
-    cgroup = _cgroup(_read(pid, "cgroup", required=False))
+    status = _status(_read_open(pid, "status"))
+    cgroup = _cgroup(_read_open(pid, "cgroup"))
     return Facts(
         pid=pid,
         parent=stat.parent,
         namespace_pid=_last_number(status.get("NSpid", "")) or pid,
-        comm=clean(_text(_read(pid, "comm", required=False)).rstrip("\n")),
+        comm=clean(_text(_read_open(pid, "comm")).rstrip("\n")),
         executable_path=clean(executable),
         command=clean(_command(arguments[0], PurePosixPath(executable).name)),
         service=clean(service_name(arguments, PurePosixPath(executable).name, parent_service)),
@@ -118,7 +119,7 @@ def read_facts(pid: int, variables: Iterable[str] = OTEL_VARIABLES, parent_servi
         cgroup=clean(cgroup),
         container_id=_container(cgroup),
         pid_namespace=_last_number("".join(ch if ch.isdigit() else " " for ch in _link(pid, "ns/pid"))),
-        environment=_environment(_read(pid, "environ", required=False), variables),
+        environment=_environment(_read_open(pid, "environ"), variables),
     )
 
 
@@ -225,17 +226,11 @@ def _link(pid: int, name: str) -> str:
         return ""
 
 
-def _read(pid: int, name: str, required: bool = True) -> bytes:
-    """A file of /proc/PID, at most 256 KiB of it."""
+def _read_open(pid: int, name: str) -> bytes:
+    """A file that may be hidden from us: nothing then."""
     try:
-        with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
-            data = b""
-            while len(data) < _FILE_LIMIT and (part := file.read(_FILE_LIMIT - len(data))):
-                data += part
-            return data
-    except OSError as error:
-        if required:
-            raise TargetError(f"process {pid} can't be looked at ({error.strerror}); it may have ended") from None
+        return read_file(pid, name, _FILE_LIMIT)
+    except TargetError:
         return b""
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelprof.errors import TargetError
+from otelprof.processes.proc_files import read_file
 
 REGION_LIMIT = 65_536
 """Mappings kept of a process (the kernel's own default limit is 65,530, vm.max_map_count)."""
@@ -78,11 +79,7 @@ class Maps:
 
 def read_maps(pid: int) -> Maps:
     """The mappings of `pid`; TargetError when it ended or can't be looked into. A kernel thread or zombie has none."""
-    try:
-        with open(f"/proc/{pid}/maps", "rb", buffering=0) as file:
-            regions = tuple(_regions(_bounded(file.fileno())))
-    except OSError as error:
-        raise TargetError(f"process {pid}: mappings can't be read ({error.strerror}); it may have ended") from None
+    regions = tuple(_regions(read_file(pid, "maps", _BYTES_LIMIT)))
     return Maps(regions, np.array([region.start for region in regions], np.uint64))
 
 
@@ -116,15 +113,6 @@ def region_identity(pid: int, region: Region) -> FileIdentity | None:
 
 def _ways(pid: int, region: Region) -> tuple[str, str]:
     return f"/proc/{pid}/map_files/{region.start:x}-{region.end:x}", f"/proc/{pid}/root{region.path}"
-
-
-def _bounded(file: int) -> bytes:
-    parts: list[bytes] = []
-    left = _BYTES_LIMIT
-    while left > 0 and (part := os.read(file, min(left, 1 << 16))):
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
 
 
 def _regions(text: bytes) -> Iterator[Region]:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otelprof.errors import TargetError
+from otelprof.processes.proc_files import advice
 
 READ_LIMIT = 1 << 22
 """Most bytes of one read: no structure that we want is larger."""
@@ -43,7 +44,7 @@ class Memory:
         try:
             self._file = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise TargetError(f"process {pid}: memory can't be opened ({error.strerror}); {_advice(error)}") from None
+            raise TargetError(f"process {pid}: memory can't be opened ({error.strerror}); {advice(error)}") from None
 
     def close(self) -> None:
         """Give the file back; safe twice."""
@@ -125,9 +126,3 @@ class Memory:
         except OSError:
             return None
         return found if len(found) == size else None
-
-
-def _advice(error: OSError) -> str:
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return "run as root or with CAP_SYS_PTRACE"
-    return "it has ended"

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import importlib
+from collections.abc import Callable
+from functools import cache, lru_cache
 
 from otelprof.text import clean
-
-try:
-    import pycxxfilt
-except ImportError:
-    pycxxfilt = None
 
 _MANGLED = ("_Z", "_R", "__Z")
 _LENGTH_LIMIT = 1 << 14  # longer ones are left as they are
 _OPENING, _CLOSING = "(<[{", ")>]}"
+
+
+@cache
+def _demangler() -> Callable[[str], str] | None:
+    try:
+        found: Callable[[str], str] = importlib.import_module("pycxxfilt").demangle
+    except ImportError:
+        return None
+    return found
 
 
 @lru_cache(4096)
@@ -24,10 +30,9 @@ def readable(name: str) -> str:
 
 def demangle(name: str) -> str:
     """The whole name as it stood in the source; `name` itself when it isn't mangled or nothing can demangle it."""
-    if pycxxfilt is None or not name.startswith(_MANGLED) or len(name) > _LENGTH_LIMIT:
-        return name
+    demangler = _demangler() if name.startswith(_MANGLED) and len(name) <= _LENGTH_LIMIT else None
     try:
-        return str(pycxxfilt.demangle(name)) or name
+        return (demangler(name) if demangler else name) or name
     except ValueError:
         return name
 
