@@ -83,7 +83,9 @@ install_packages() { # install_packages PACKAGE…: false where that didn't work
     # dpkg --configure ends what an interrupted run left half done
     { "${sudo[@]}" dpkg --configure -a && apt_get update && apt_get install -y --no-install-recommends "$@"; } \
         >"$log" 2>&1 </dev/null || status=1
-    [ "$status" = 0 ] || tail -n 5 "$log" >&2
+    if [ "$status" != 0 ]; then
+        grep -E '^(E:|W:|dpkg:|sudo:)' "$log" | tail -n 6 >&2 || tail -n 6 "$log" >&2
+    fi
     rm -f "$log"
     return "$status"
 }
