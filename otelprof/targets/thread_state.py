@@ -13,6 +13,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from otelprof.processes.memory import Memory
 from otelprof.targets.cpython_layouts import CPython
@@ -90,7 +91,7 @@ class TlsHints:
 def threads_of(memory: Memory, layout: CPython, runtime: int) -> Threads:
     """All thread states by thread pointer; empty while the interpreter isn't initialised. Bounded, whatever it reads."""
     found: dict[int, set[int]] = {}
-    for state in _states(memory, layout, runtime):
+    for state in islice(_states(memory, layout, runtime), THREAD_LIMIT):
         pointer = memory.pointer(state + layout.thread_id)
         if pointer and pointer % 8 == 0:
             found.setdefault(pointer, set()).add(state)

@@ -11,9 +11,10 @@ import pytest
 from otelprof.ebpf.layout import wire
 from otelprof.processes.maps import read_maps
 from otelprof.processes.memory import Memory
+from otelprof.symbols.elf import BytesSource, Elf
 from otelprof.symbols.python import CodeReader
 from otelprof.targets.cpython_layouts import TABLE, differences
-from otelprof.targets.python import Flag, Recogniser, Verdict, kernel_layout
+from otelprof.targets.python import Flag, Recogniser, Verdict, interpreter_in, kernel_layout
 from otelprof.targets.thread_state import PointerPath, glibc_key
 from tests.unit.python_programs import (
     Interpreter,
@@ -269,6 +270,21 @@ def test_the_own_offsets_of_new_interpreters_agree_with_the_table(interpreter):
 @pytest.mark.parametrize(("key", "offsets"), [(0, (0x318,)), (31, (0x508,)), (32, (0x518, 8)), (65, (0x520, 24))])
 def test_glibc_keeps_its_first_keys_in_the_thread_itself(key, offsets):
     assert glibc_key(key) == PointerPath(offsets)
+
+
+def test_a_file_without_the_symbol_is_known_by_its_section(interpreter):
+    """Newer interpreters have a section for `_PyRuntime`, which stays when symbols are gone."""
+    with running(interpreter, "print(1, flush=True); input()") as child:
+        said(child)
+        path = Path(f"/proc/{child.pid}/map_files") / "{0.start:x}-{0.end:x}".format(recognise(child.pid).mapping)
+        data = path.read_bytes()
+    whole, hidden = (
+        interpreter_in(Elf(BytesSource(text))) for text in (data, data.replace(b"\0_PyRuntime\0", b"\0_PyXxxtime\0"))
+    )
+    if b".PyRuntime\0" not in data:
+        assert hidden is None
+    else:
+        assert (hidden.runtime, hidden.minors) == (whole.runtime, whole.minors)
 
 
 def test_a_layout_becomes_the_wires_record_field_by_field():
