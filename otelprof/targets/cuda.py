@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import resource
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -21,6 +20,7 @@ from otelprof.errors import MalformedInput, OtelprofError, TargetError
 from otelprof.processes.maps import Region, open_region, read_maps
 from otelprof.symbols.elf import Elf, FileSource, Symbol
 from otelprof.targets.cuda_entries import ENTRY_POINTS, MARKS
+from otelprof.targets.descriptors import free_descriptors
 from otelprof.targets.file_identity import Identity, identity
 from otelprof.targets.probe_sites import LONGEST_FORM, best_place
 from otelprof.text import printable
@@ -31,9 +31,10 @@ _NAME = re.compile("cuda", re.IGNORECASE)
 _FUNCTION = 2  # STT_FUNC
 _EXECUTABLE = 1  # PF_X
 DESCRIPTORS_LIMIT = 8192
-"""Descriptors that probes may take at most, however many this process may have."""
+"""Descriptors that probes of drivers may take at most, however many this process may open."""
 _STRANGERS_LIMIT = 4096
 _WAITING_LIMIT = 1024
+_WARNINGS_LIMIT = 5
 _KEPT = 0  # stands among a library's users for the agent itself; incarnation numbers begin at 1
 
 
@@ -159,12 +160,6 @@ class _Library:
     users: dict[int, int] = field(default_factory=dict)
 
 
-def default_limit() -> int:
-    """Descriptors that probes may take: half of what this process may open, the rest is for others."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return min(soft // 2, DESCRIPTORS_LIMIT)
-
-
 class LibcudaFiles:
     """The driver libraries of all processes: attached at first sight, let go after the last user.
 
@@ -172,9 +167,10 @@ class LibcudaFiles:
     by incarnation number.
     """
 
-    def __init__(self, prober: Prober, numbers: Mapping[str, int], counters: Counters, limit: int | None = None) -> None:
+    def __init__(self, prober: Prober, numbers: Mapping[str, int], counters: Counters, limit: int = DESCRIPTORS_LIMIT) -> None:
         self._prober, self._numbers, self._counters = prober, numbers, counters
-        self._limit = default_limit() if limit is None else limit
+        self._limit = limit
+        self._refused = 0
         self._libraries: dict[Identity, _Library] = {}
         self._known: dict[tuple[int, tuple[str, int]], Identity] = {}
         self._strangers: dict[tuple[tuple[str, int], str], None] = {}
@@ -282,7 +278,9 @@ class LibcudaFiles:
         try:
             library.probes = self._prober.attach_cuda(file, sites)
         except OtelprofError as error:
-            log.warning("launches through %s are not seen: %s", printable(library.path), error)
+            self._refused += 1
+            level = logging.WARNING if self._refused <= _WARNINGS_LIMIT else logging.DEBUG
+            log.log(level, "launches through %s are not seen: %s", printable(library.path), error)
 
     def _wait(self, key: Identity, entry: tuple[int, int, Region]) -> None:
         if not self._waiting:
@@ -303,7 +301,8 @@ class LibcudaFiles:
     def _has_room(self) -> bool:
         """True when one library more can be probed, by what the dearest one takes."""
         taken = [library.probes.descriptors for library in self._libraries.values() if library.probes]
-        return sum(taken) + max(taken, default=0) <= self._limit
+        more = max(taken, default=1)
+        return sum(taken) + more <= self._limit and free_descriptors() >= more
 
     def _drop_unmapped(self) -> bool:
         """Let go of libraries that their processes have closed; True when there is room then."""

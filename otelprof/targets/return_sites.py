@@ -17,6 +17,7 @@ from otelprof.counters import CUDA_RETURN_SITES, Counters
 from otelprof.errors import OtelprofError, TargetError
 from otelprof.processes.maps import Maps, Region, open_region, read_maps
 from otelprof.targets.cuda import Attachment, Prober
+from otelprof.targets.descriptors import free_descriptors
 from otelprof.targets.file_identity import Identity, identity
 
 log = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ class ReturnSites:
 
     def _use(self, file: int, key: tuple[Identity, int], process: int) -> str:
         site = self._sites.get(key)
-        if site is None and len(self._sites) >= self._limit:
+        if site is None and (len(self._sites) >= self._limit or free_descriptors() < 2):
             return "table_full"
         try:
             site = site or _Site(self._prober.attach_return(file, key[1]))

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,8 +18,18 @@ from otelprof.ebpf.mappings import NewMapping
 from otelprof.errors import Unsupported
 from otelprof.processes.maps import Maps, read_maps
 from otelprof.symbols.elf import Elf, FileSource
-from otelprof.targets.cuda import LibcudaFiles, Site, find_libcuda, is_libcuda, mapped_region, open_libcuda, probe_sites
+from otelprof.targets.cuda import (
+    DESCRIPTORS_LIMIT,
+    LibcudaFiles,
+    Site,
+    find_libcuda,
+    is_libcuda,
+    mapped_region,
+    open_libcuda,
+    probe_sites,
+)
 from otelprof.targets.cuda_entries import BY_ENTRY, ENTRY_POINTS, Returns
+from otelprof.targets.descriptors import free_descriptors
 from otelprof.targets.probe_sites import best_place
 from otelprof.targets.return_sites import ReturnSites
 
@@ -224,7 +235,7 @@ class Recorder:
         return [probe for probe in self.probes if not probe.closed]
 
 
-def files(recorder: Recorder, limit: int | None = None) -> tuple[LibcudaFiles, Counters]:
+def files(recorder: Recorder, limit: int = DESCRIPTORS_LIMIT) -> tuple[LibcudaFiles, Counters]:
     counters = Counters()
     return LibcudaFiles(recorder, NUMBERS, counters, limit), counters
 
@@ -336,6 +347,26 @@ def test_files_and_descriptors_are_bounded_and_a_freed_place_is_used(tmp_path: P
     found.leave(2)
     assert recorder.open == []
     assert counters.get(CUDA_FILES, "waiting") == 0
+
+
+def test_probes_leave_descriptors_for_others(tmp_path: Path) -> None:
+    """With a limit of open files that is nearly reached a library waits instead of taking the last ones."""
+    recorder = Recorder()
+    found, counters = files(recorder)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with mapping(driver(tmp_path / "libcuda.so.1")) as child:
+        regions = read_maps(child.pid).regions
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 20, hard))
+        try:
+            assert free_descriptors() < 0
+            assert found.look_at(1, child.pid, regions) == 0
+            assert counters.get(CUDA_FILES, "waiting") == 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        found.leave(2)
+        assert counters.get(CUDA_FILES, "probed") == 1
+    found.leave(1)
+    assert recorder.open == []
 
 
 IN_TURN = """import _ctypes, ctypes, sys
