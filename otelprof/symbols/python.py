@@ -72,7 +72,8 @@ class _Head:
 class CodeReader:
     """Decodes the Python frames of one process image. Not safe for use by several threads at once."""
 
-    def __init__(self, memory: Memory, layout: CPython) -> None:
+    def __init__(self, memory: Memory | None, layout: CPython) -> None:
+        """`memory` None: the process is gone, only what is known already has a name."""
         self._memory, self._layout = memory, layout
         self._codes: dict[Key, Code] = {}
         self._weight = 0
@@ -80,6 +81,12 @@ class CodeReader:
 
     def __len__(self) -> int:
         return len(self._codes)
+
+    def forked(self, memory: Memory | None) -> CodeReader:
+        """A reader for a forked child, which has its parent's code objects: it knows at once what this one knows."""
+        child = CodeReader(memory, self._layout)
+        child._codes, child._weight, child._types = dict(self._codes), self._weight, dict(self._types)
+        return child
 
     def frames(self, records: Table) -> list[Frame | None]:
         """The frames of wire records, in order; dtype has `address`, `offset` and `check` (struct frame of bpf/wire.h).
@@ -90,8 +97,9 @@ class CodeReader:
         keys = list(zip(records["address"].tolist(), records["check"].tolist(), strict=True))
         answers: dict[Key, Frame | None] = {}
         unknown = list({key for key in keys if key not in self._codes})
-        for start in range(0, len(unknown), BATCH):
-            answers |= self._load(unknown[start : start + BATCH])
+        if self._memory is not None:
+            for start in range(0, len(unknown), BATCH):
+                answers |= self._load(self._memory, unknown[start : start + BATCH])
         self._decode(keys, records["offset"].tolist())
         return [
             self._codes[key].frames[offset] if key in self._codes else answers.get(key, UNKNOWN)
@@ -128,10 +136,10 @@ class CodeReader:
 
     # --- code objects ------------------------------------------------------------------------------------------
 
-    def _load(self, keys: Sequence[Key]) -> dict[Key, Frame | None]:
+    def _load(self, memory: Memory, keys: Sequence[Key]) -> dict[Key, Frame | None]:
         """Read code objects into the cache; what to show for those that can't be."""
-        images = self._memory.read_many([(address, self._layout.code_size) for address, _ in keys])
-        kinds = self._type_names(self._type_of(image) for image in images if image)
+        images = memory.read_many([(address, self._layout.code_size) for address, _ in keys])
+        kinds = self._type_names(memory, (self._type_of(image) for image in images if image))
         answers: dict[Key, Frame | None] = {}
         heads = []
         for key, image in zip(keys, images, strict=True):
@@ -141,7 +149,7 @@ class CodeReader:
                 heads.append(head)
             else:
                 answers[key] = None if kind == "NoneType" else UNKNOWN
-        self._keep(heads)
+        self._keep(memory, heads)
         return answers
 
     def _head(self, key: Key, image: bytes) -> _Head | None:
@@ -153,8 +161,8 @@ class CodeReader:
         name, file, lines = (struct.unpack_from("<Q", image, place)[0] for place in places)
         return _Head(key, max(first_line, 0), name, file, lines)
 
-    def _keep(self, heads: Sequence[_Head]) -> None:
-        texts, tables = self._parts(heads)
+    def _keep(self, memory: Memory, heads: Sequence[_Head]) -> None:
+        texts, tables = self._parts(memory, heads)
         decoded = decode(self._layout.minor, [tables[head.lines] for head in heads], [head.first_line for head in heads])
         for head, lines in zip(heads, decoded, strict=True):
             code = Code(texts[head.name], texts[head.file], head.first_line, lines)
@@ -169,11 +177,11 @@ class CodeReader:
     def _type_of(self, image: bytes) -> int:
         return int.from_bytes(image[self._layout.object_type : self._layout.object_type + 8], "little")
 
-    def _type_names(self, types: Iterable[int]) -> dict[int, str]:
+    def _type_names(self, memory: Memory, types: Iterable[int]) -> dict[int, str]:
         """tp_name of each type object. Types are static and few, so they are read once."""
         unknown = [kind for kind in set(types) if kind not in self._types]
-        pointers = self._memory.read_many([(kind + self._layout.type_name, 8) for kind in unknown])
-        names = self._memory.read_many([(int.from_bytes(pointer or b"", "little"), 9) for pointer in pointers])
+        pointers = memory.read_many([(kind + self._layout.type_name, 8) for kind in unknown])
+        names = memory.read_many([(int.from_bytes(pointer or b"", "little"), 9) for pointer in pointers])
         found = {kind: _c_name(name) for kind, name in zip(unknown, names, strict=True)}
         known = {kind: name for kind, name in found.items() if name in ("code", "NoneType")}
         if len(self._types) < _TYPES:
@@ -182,26 +190,28 @@ class CodeReader:
 
     # --- strings and line tables -------------------------------------------------------------------------------
 
-    def _parts(self, heads: Sequence[_Head]) -> tuple[dict[int, str], dict[int, bytes]]:
+    def _parts(self, memory: Memory, heads: Sequence[_Head]) -> tuple[dict[int, str], dict[int, bytes]]:
         """Names and files as text, line tables as bytes, by address."""
         layout = self._layout
         texts = list({pointer for head in heads for pointer in (head.name, head.file)})
         tables = list({head.lines for head in heads})
-        starts = self._memory.read_many(
+        starts = memory.read_many(
             [_speculative(pointer, layout.text_compact) for pointer in texts]
             + [_speculative(pointer, layout.bytes_data) for pointer in tables]
         )
-        spans = [self._text_span(*pair) for pair in zip(texts, starts, strict=False)]
+        spans = [self._text_span(memory, *pair) for pair in zip(texts, starts, strict=False)]
         spans += [self._table_span(*pair) for pair in zip(tables, starts[len(texts) :], strict=True)]
-        whole = self._rest([*texts, *tables], starts, spans)
+        whole = self._rest(memory, [*texts, *tables], starts, spans)
         decoded = {at: _decoded(whole[n], self._kind(starts[n])) for n, at in enumerate(texts)}
         return decoded, dict(zip(tables, whole[len(texts) :], strict=True))
 
-    def _rest(self, objects: list[int], starts: list[bytes | None], spans: list[tuple[int, int]]) -> list[bytes]:
+    def _rest(
+        self, memory: Memory, objects: list[int], starts: list[bytes | None], spans: list[tuple[int, int]]
+    ) -> list[bytes]:
         """The bytes [address, address + size) of each span, read only where the start of the object doesn't hold them."""
         found = [_within(at, start, span) for at, start, span in zip(objects, starts, spans, strict=True)]
         missing = [number for number, data in enumerate(found) if data is None]
-        for number, data in zip(missing, self._memory.read_many([spans[n] for n in missing]), strict=True):
+        for number, data in zip(missing, memory.read_many([spans[n] for n in missing]), strict=True):
             found[number] = data
         return [data or b"" for data in found]
 
@@ -211,7 +221,7 @@ class CodeReader:
         (size,) = struct.unpack_from("<q", start, self._layout.bytes_size)
         return address + self._layout.bytes_data, min(max(size, 0), LINES_LIMIT)
 
-    def _text_span(self, address: int, start: bytes | None) -> tuple[int, int]:
+    def _text_span(self, memory: Memory, address: int, start: bytes | None) -> tuple[int, int]:
         """Where a string's characters stand: behind one of two headers, or where a third says (made before 3.12)."""
         layout = self._layout
         if not start:
@@ -220,7 +230,7 @@ class CodeReader:
         size = self._kind(start) * min(max(length, 0), NAME_LIMIT + 1)
         flags = self._state(start) >> 3
         if not flags & 1:
-            pointer = self._memory.pointer(address + layout.text_compact)
+            pointer = memory.pointer(address + layout.text_compact)
             return pointer, size
         return address + (layout.text_ascii if flags & 2 else layout.text_compact), size
 

@@ -151,6 +151,15 @@ def test_what_was_read_once_stays_known_after_the_program_has_ended(named):
     assert CodeReader(program.memory, program.target.cpython).frames(program.records()) == [UNKNOWN, UNKNOWN]
 
 
+def test_a_forked_childs_reader_knows_what_its_parents_knew(named):
+    program = named(["one", "two"])
+    known = program.reader.frames(program.records()[:1])
+    child = program.reader.forked(None)
+    assert child.frames(program.records()) == [*known, UNKNOWN]
+    assert [frame.name for frame in program.reader.forked(program.memory).frames(program.records())] == ["one", "two"]
+    assert len(program.reader) == 1
+
+
 def test_many_code_objects_take_few_system_calls(named):
     program = named([f"function_{number}" for number in range(python.BATCH * 4)])
     before = program.memory.calls
