@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
+
 from otelprof.batch import Frame, FrameKind, Table
 from otelprof.counters import CUDA_NAMES_UNKNOWN, Counters
 from otelprof.ebpf.layout import wire
@@ -49,9 +52,9 @@ class KernelNames:
     _unknown: dict[tuple[int, int], None] = field(default_factory=dict)
 
     def add(self, records: Table) -> None:
-        """Take `struct cuda_name` records, oldest first."""
+        """Take `struct cuda_name` records, oldest first. The work grows with the different handles, not with the look-ups."""
         certain, longest = wire()["NAME_AT_RETURN"], records.dtype["name"].itemsize - 1
-        for record in records:
+        for record in records[_last_of_each(records)]:
             length = int(record["length"])
             name, is_cut = bytes(record["name"])[:length], length >= longest
             entry = _Entry(
@@ -99,6 +102,15 @@ class KernelNames:
             self._unknown[key] = None
             if len(self._unknown) > _UNKNOWN_LIMIT:
                 del self._unknown[next(iter(self._unknown))]
+
+
+def _last_of_each(records: Table) -> npt.NDArray[np.intp]:
+    """Where the last record of each process, handle and source stands, in order."""
+    keys = np.zeros(len(records), [(name, records.dtype[name]) for name in ("process", "pid", "handle", "source")])
+    for name in keys.dtype.names or ():
+        keys[name] = records[name]
+    backwards = keys[::-1].copy().view(np.dtype((np.void, keys.dtype.itemsize)))
+    return np.sort(len(keys) - 1 - np.unique(backwards, return_index=True)[1])
 
 
 def _key(process: int, pid: int) -> int:

@@ -77,6 +77,14 @@ def test_the_last_look_up_of_a_handle_counts_but_a_certain_name_stays() -> None:
     assert known.frame(1, 100, 0x11).name == "sure"
 
 
+def test_a_program_that_looks_the_same_kernel_up_again_and_again_costs_one_name() -> None:
+    known, _ = names()
+    known.add(np.tile(records({"handle": 0x10, "name": b"old"}, {"handle": 0x11, "name": b"k"}), 20_000))
+    known.add(records({"handle": 0x10, "name": b"older"}, {"handle": 0x10, "name": b"new"}, {"handle": 0x11, "name": b"k"}))
+    known.add(records()[:0])
+    assert (known.frame(1, 100, 0x10).name, known.frame(1, 100, 0x11).name) == ("new", "k")
+
+
 def test_names_of_a_process_without_a_number_are_found_by_its_pid() -> None:
     known, _ = names()
     known.add(records({"handle": 0x10, "name": b"early", "process": 0, "pid": 100}))
