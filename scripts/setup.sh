@@ -133,8 +133,8 @@ pip_install() {
 }
 
 install_project() {
-    local extras=backend
-    [ "$want" = run ] || extras=backend,dev
+    local extras=backend,demangle
+    [ "$want" = run ] || extras+=,dev
     say "installing otelprof[$extras] into .venv and compiling the BPF programs (the first time downloads about 300 MB)"
     pip_install "scikit-build-core>=1.0" "cmake>=3.20" ninja
     pip_install --no-build-isolation -e ".[$extras]"
