@@ -66,7 +66,7 @@ class Facts:
     pid: int
     parent: int = 0
     namespace_pid: int = 0
-    """The number that the process has for itself."""
+    """The number that the process has for itself; 0: not known."""
     comm: str = ""
     executable_path: str = ""
     command: str = ""

@@ -124,7 +124,7 @@ class Processes:
     """Environment variables that facts keep."""
     limit: int = PROCESS_LIMIT
     refused: int = 0
-    """Processes that weren't taken in because the table was full."""
+    """How often a process wasn't taken in because the table was full."""
     _living: dict[int, Process] = field(default_factory=dict)
     _numbers: dict[int, Process] = field(default_factory=dict)
     _ended: dict[int, Process] = field(default_factory=dict)

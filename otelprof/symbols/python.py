@@ -162,12 +162,14 @@ class CodeReader:
         return _Head(key, max(first_line, 0), name, file, lines)
 
     def _keep(self, memory: Memory, heads: Sequence[_Head]) -> None:
+        """Decode what can be read whole; of a process that ends meanwhile the rest stays unknown."""
         texts, tables = self._parts(memory, heads)
         decoded = decode(self._layout.minor, [tables[head.lines] for head in heads], [head.first_line for head in heads])
         for head, lines in zip(heads, decoded, strict=True):
-            code = Code(texts[head.name], texts[head.file], head.first_line, lines)
-            self._codes[head.key] = code
-            self._weight += code.weight
+            name, file = texts[head.name], texts[head.file]
+            if name is not None and file is not None:
+                code = self._codes[head.key] = Code(name, file, head.first_line, lines)
+                self._weight += code.weight
 
     def _make_room(self) -> None:
         """Forget the oldest until the rest fits; before a batch, so that none of its own go."""
@@ -190,8 +192,8 @@ class CodeReader:
 
     # --- strings and line tables -------------------------------------------------------------------------------
 
-    def _parts(self, memory: Memory, heads: Sequence[_Head]) -> tuple[dict[int, str], dict[int, bytes]]:
-        """Names and files as text, line tables as bytes, by address."""
+    def _parts(self, memory: Memory, heads: Sequence[_Head]) -> tuple[dict[int, str | None], dict[int, bytes]]:
+        """Names and files as text (None: can't be read), line tables as bytes, by address."""
         layout = self._layout
         texts = list({pointer for head in heads for pointer in (head.name, head.file)})
         tables = list({head.lines for head in heads})
@@ -203,17 +205,17 @@ class CodeReader:
         spans += [self._table_span(*pair) for pair in zip(tables, starts[len(texts) :], strict=True)]
         whole = self._rest(memory, [*texts, *tables], starts, spans)
         decoded = {at: _decoded(whole[n], self._kind(starts[n])) for n, at in enumerate(texts)}
-        return decoded, dict(zip(tables, whole[len(texts) :], strict=True))
+        return decoded, {at: whole[len(texts) + n] or b"" for n, at in enumerate(tables)}
 
     def _rest(
         self, memory: Memory, objects: list[int], starts: list[bytes | None], spans: list[tuple[int, int]]
-    ) -> list[bytes]:
+    ) -> list[bytes | None]:
         """The bytes [address, address + size) of each span, read only where the start of the object doesn't hold them."""
         found = [_within(at, start, span) for at, start, span in zip(objects, starts, spans, strict=True)]
         missing = [number for number, data in enumerate(found) if data is None]
         for number, data in zip(missing, memory.read_many([spans[n] for n in missing]), strict=True):
             found[number] = data
-        return [data or b"" for data in found]
+        return found
 
     def _table_span(self, address: int, start: bytes | None) -> tuple[int, int]:
         if not start:
@@ -253,14 +255,12 @@ def _speculative(address: int, least: int) -> tuple[int, int]:
 def _within(address: int, start: bytes | None, span: tuple[int, int]) -> bytes | None:
     offset, size = span[0] - address, span[1]
     if start is None or not size:
-        return b""
+        return None if start is None else b""
     return start[offset : offset + size] if offset >= 0 and offset + size <= len(start) else None
 
 
-def _decoded(data: bytes, kind: int) -> str:
-    if kind == 0:
-        return ""
-    return clean(data.decode(_ENCODINGS[kind], "replace"))
+def _decoded(data: bytes | None, kind: int) -> str | None:
+    return None if data is None or kind == 0 else clean(data.decode(_ENCODINGS[kind], "replace"))
 
 
 def _c_name(data: bytes | None) -> str:

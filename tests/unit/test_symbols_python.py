@@ -151,6 +151,29 @@ def test_what_was_read_once_stays_known_after_the_program_has_ended(named):
     assert CodeReader(program.memory, program.target.cpython).frames(program.records()) == [UNKNOWN, UNKNOWN]
 
 
+class Fading:
+    """A memory whose process ends before its read number `left`."""
+
+    def __init__(self, memory, left):
+        self._memory, self._left = memory, left
+
+    def read_many(self, spans):
+        self._left -= 1
+        return self._memory.read_many(spans) if self._left >= 0 else [None] * len(spans)
+
+    def pointer(self, address):
+        return self._memory.pointer(address)
+
+
+@pytest.mark.parametrize("left", range(7))
+def test_a_program_that_ends_while_it_is_read_leaves_whole_names_or_none(named, left):
+    program = named(["one", "", "n" * 1000])
+    reader = CodeReader(Fading(program.memory, left), program.target.cpython)
+    seen = [frame.name for frame in reader.frames(program.records())]
+    assert seen in (["[unknown]"] * 3, ["one", "", "[unknown]"], ["one", "", "n" * 1000])
+    assert (seen == ["[unknown]"] * 3) == (left < 4)
+
+
 def test_a_forked_childs_reader_knows_what_its_parents_knew(named):
     program = named(["one", "two"])
     known = program.reader.frames(program.records()[:1])
