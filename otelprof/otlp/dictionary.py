@@ -19,10 +19,10 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from otelprof.batch import AttributeValue, Frame, FrameKind, Interner, Link, Mapping
 from otelprof.otlp import semconv, wire
 from otelprof.otlp.wire import Array, Ragged
-from otelprof.text import utf8
+from otelprof.text import NAME_LIMIT, utf8
 
-ATTRIBUTE_LIMIT = 2048
-"""Bytes of an attribute's value; Pyroscope refuses a series with a longer one (pkg/validation at v2.2.1)."""
+KEY_LIMIT, ATTRIBUTE_LIMIT = 1024, 2048
+"""Bytes of an attribute's key and value; Pyroscope refuses a series with longer ones (pkg/validation at v2.2.1)."""
 
 MAPPING_TABLE, LOCATION_TABLE, FUNCTION_TABLE, LINK_TABLE, STRING_TABLE, ATTRIBUTE_TABLE, STACK_TABLE = range(1, 8)
 
@@ -106,8 +106,10 @@ class Dictionary:
         self.mapping_attributes, self.stacks, self.attribute_sets = Lists(), Lists(), Lists()
         self._ids: dict[Hashable, int] = {("string", b""): 0}
         self._location_of, self._stack_of = Rows(NUMBERS), Rows(NUMBERS)
+        self._mapping_of: dict[Mapping, int] = {}
+        self._kind_of: dict[FrameKind, int] = {}
 
-    def string(self, text: str, limit: int = ATTRIBUTE_LIMIT) -> int:
+    def string(self, text: str, limit: int = NAME_LIMIT) -> int:
         """The row of a string."""
         data = utf8(text, limit)
         found = self._ids.get(("string", data))
@@ -145,7 +147,7 @@ class Dictionary:
         """The rows of these stacks of the interner. Two stacks that look the same in OTLP are one row."""
         self._stack_of.reach(int(ids.max(initial=0)) + 1)
         known = self._stack_of.table
-        for number in ids[known[ids] == 0].tolist():
+        for number in set(ids[known[ids] == 0].tolist()):
             known[number] = self._stack(interner, interner.stacks[number])
         return known[ids]
 
@@ -166,22 +168,29 @@ class Dictionary:
     def _location_rows(self, interner: Interner, frames: Array) -> Array:
         self._location_of.reach(int(frames.max()) + 1)
         known = self._location_of.table
-        for number in frames[known[frames] == 0].tolist():
+        for number in set(frames[known[frames] == 0].tolist()):
             known[number] = self._location(interner.frames[number])
         return known[frames]
 
     def _location(self, frame: Frame) -> int:
         """The row of a frame. Python frames and marks have no file of machine code, so mapping 0 and no address."""
         in_file = frame.kind not in (FrameKind.MARK, FrameKind.CPYTHON)
-        kind = semconv.FRAME_TYPES.get(frame.kind)
         row = (
             self._mapping(frame.mapping) if in_file and frame.mapping else 0,
             self._function(frame),
-            self.attribute(semconv.FRAME_TYPE, kind) if kind else 0,
+            self._kind(frame.kind),
             max(frame.line, 0),
             frame.address if in_file else 0,
         )
         return self._row("location", self.locations, row)
+
+    def _kind(self, kind: FrameKind) -> int:
+        """The attribute with the frame's type; marks have none."""
+        found = self._kind_of.get(kind)
+        if found is None:
+            name = semconv.FRAME_TYPES.get(kind)
+            found = self._kind_of[kind] = self.attribute(semconv.FRAME_TYPE, name) if name else 0
+        return found
 
     def _function(self, frame: Frame) -> int:
         name = self.string(shown_name(frame))
@@ -189,6 +198,12 @@ class Dictionary:
         return self._row("function", self.functions, (name, system, self.string(frame.file), max(frame.start_line, 0)))
 
     def _mapping(self, mapping: Mapping) -> int:
+        found = self._mapping_of.get(mapping)
+        if found is None:
+            found = self._mapping_of[mapping] = self._new_mapping(mapping)
+        return found
+
+    def _new_mapping(self, mapping: Mapping) -> int:
         bounds = (mapping.start, mapping.limit) if mapping.start < mapping.limit else (0, 0)
         ids = ((semconv.BUILD_ID_GNU, mapping.build_id), (semconv.BUILD_ID_HTLHASH, mapping.htlhash))
         attributes = tuple(self.attribute(key, value) for key, value in ids if value)

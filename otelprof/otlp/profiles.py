@@ -20,7 +20,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMes
 from otelprof.batch import Attributes, Batch, Interner, Link, ProfileType, Resource, mark
 from otelprof.component import Signal
 from otelprof.otlp import semconv, wire
-from otelprof.otlp.dictionary import Dictionary, Selection, any_value, dictionary_of
+from otelprof.otlp.dictionary import KEY_LIMIT, Dictionary, Selection, any_value, dictionary_of
 from otelprof.otlp.request import MAX_BYTES, Dialect, Encoded, Options, split_to_size
 from otelprof.otlp.wire import Array
 from otelprof.text import clean
@@ -77,7 +77,7 @@ def encode_profiles(batch: Batch, options: Options | None = None) -> list[Encode
 
 def kept(attributes: Attributes, options: Options) -> Attributes:
     """The attributes that the dialect lets through, each key once."""
-    by_key = {clean(key): value for key, value in attributes if key}
+    by_key = {clean(key, KEY_LIMIT): value for key, value in attributes if key}
     if options.dialect is Dialect.PYROSCOPE:
         by_key = {key: value for key, value in by_key.items() if key in semconv.PYROSCOPE_ATTRIBUTES}
     return tuple(by_key.items())

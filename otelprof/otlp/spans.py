@@ -13,7 +13,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from otelprof.batch import Attributes, Batch
 from otelprof.component import Signal
 from otelprof.otlp import semconv, wire
-from otelprof.otlp.dictionary import Columns, any_value, link_columns
+from otelprof.otlp.dictionary import KEY_LIMIT, Columns, any_value, link_columns
 from otelprof.otlp.profiles import resource_message, scope_message
 from otelprof.otlp.request import Encoded, Options, split_to_size
 from otelprof.otlp.wire import Array, Ragged
@@ -70,7 +70,7 @@ def _of_values(ids: Array, encode: Callable[[int], bytes]) -> Ragged:
 
 def _key_values(attributes: Attributes) -> bytes:
     """Field 9 for each attribute."""
-    pairs = (KeyValue(key=clean(key), value=any_value(value)) for key, value in attributes if key)
+    pairs = (KeyValue(key=clean(key, KEY_LIMIT), value=any_value(value)) for key, value in attributes if key)
     return b"".join(wire.field(9, pair.SerializeToString()) for pair in pairs)
 
 
