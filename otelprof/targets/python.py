@@ -165,13 +165,22 @@ class Recogniser:
         self._files: dict[tuple[int, ...], tuple[Elf, Interpreter] | None] = {}
 
     def recognise(self, pid: int, memory: Memory | None = None, maps: Maps | None = None) -> Recognition:
-        """What `pid` is. TargetError when it ended or can't be looked into."""
+        """What `pid` is. TargetError when it ended or can't be looked into.
+
+        A process may map several files with an interpreter (a static one and a libpython): the one that runs counts.
+        """
         maps = read_maps(pid) if maps is None else maps
+        answer = _NOT_PYTHON
         for regions in maps.files.values():
             found = self._interpreter_at(pid, regions)
-            if found is not None:
-                return self._look(memory or Memory(pid), regions, *found)
-        return _NOT_PYTHON
+            if found is None:
+                continue
+            memory = memory or Memory(pid)
+            seen = self._look(memory, regions, *found)
+            if seen.verdict is Verdict.PYTHON:
+                return seen
+            answer = answer if answer.verdict is Verdict.NOT_YET else seen
+        return answer
 
     def _look(self, memory: Memory, regions: list[Region], elf: Elf, interpreter: Interpreter) -> Recognition:
         bias = 0 if elf.type == TYPE_EXECUTABLE else elf.bias(regions[0].start, regions[0].offset)

@@ -232,6 +232,20 @@ def test_a_pthread_key_beyond_the_first_block_takes_two_steps(tmp_path):
     assert [frame[0] for frame in seen] == ["embedded", "<module>"]
 
 
+@pytest.mark.parametrize(("library", "home"), shared_libraries()[:1], ids=lambda value: Path(value).name)
+def test_of_two_interpreters_in_a_process_the_one_that_runs_counts(library, home):
+    other = Path(library).name.removeprefix("libpython").partition(".so")[0]
+    one = next((one for one in supported() if not one.root and not str(one).startswith(other)), None)
+    if one is None:
+        pytest.skip(f"needs a second CPython besides that of {home}")
+    code = f"import ctypes; ctypes.CDLL({library!r}); print(1, flush=True); input()"
+    with running(one, code) as child:
+        said(child)
+        target = recognise(child.pid)
+        assert sum("python3" in Path(path).name for path in {region.path for region in read_maps(child.pid).regions}) > 1
+    assert target.version == ".".join(map(str, one.version))
+
+
 def test_threads_of_subinterpreters_are_read():
     newer = [one for one in supported() if one.version >= (3, 13)]
     if not newer:
