@@ -1,5 +1,6 @@
 """The wheel and the source archive: what is in them, what isn't, and what they say of themselves."""
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -32,7 +33,7 @@ def about(wheel: Path) -> Message:
 
 def test_wheel_holds_the_package_the_objects_and_the_demo_and_nothing_else(wheel: Path, tracked: set[str]) -> None:
     package = {name for name in tracked if name.startswith("otelprof/")}
-    objects = {f"otelprof/_{name.removesuffix('.c')}.o" for name in tracked if name.endswith(".bpf.c")}
+    objects = {f"otelprof/_{name.removesuffix('.c')}.o" for name in tracked if re.fullmatch(r"bpf/\w+\.bpf\.c", name)}
     share = {name for name in tracked if name.startswith(SHARED) and not name.endswith("/ruff.toml")}
     data = {f"otelprof-{VERSION}.data/data/share/otelprof/{name}" for name in share}
     files = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE", "licenses/LICENSE-BPF"}
