@@ -49,12 +49,16 @@ class Interpreter:
 
 
 def _places() -> Iterator[tuple[str, str]]:
-    """(path, root): this one, the distribution's, pyenv's, and unpacked roots that OTELPROF_TEST_ROOTS names (`a:b`)."""
+    """(path, root): this one, the distribution's, pyenv's, and what OTELPROF_TEST_ROOTS names (`a:b`).
+
+    Those are unpacked roots (with usr/bin/python3.X, run by chroot) or prefixes of own builds (with bin/python3).
+    """
     yield sys.executable, ""
     yield from ((str(path), "") for path in sorted(Path("/usr/bin").glob("python3.[0-9]*")) if path.name[8:].isdigit())
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     yield from ((str(path), "") for path in sorted(pyenv.glob("versions/*/bin/python")))
     for root in filter(None, os.environ.get("OTELPROF_TEST_ROOTS", "").split(":")):
+        yield from ((str(path), "") for path in Path(root).glob("bin/python3") if not (Path(root) / "usr").exists())
         yield from ((f"/{path.relative_to(root)}", root) for path in sorted(Path(root).glob("usr/bin/python3.[0-9]*[0-9dt]")))
 
 

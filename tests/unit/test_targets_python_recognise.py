@@ -106,11 +106,13 @@ def test_the_version_is_the_programs_own(interpreter):
 
 
 def test_how_it_was_built_is_told(interpreter):
-    with running(interpreter, "print(1, flush=True); input()") as child:
-        said(child)
+    code = "import sysconfig; print(int(sysconfig.get_config_var('Py_GIL_DISABLED') or 0), flush=True); input()"
+    with running(interpreter, code) as child:
+        free_threaded = bool(said(child))
         shared = any("libpython" in region.path for region in read_maps(child.pid).regions)
         build = recognise(child.pid).build
     assert ("shared" in build, "static" in build) == (shared, not shared)
+    assert ("free-threaded" in build) == free_threaded
     assert ("debug" in build) == interpreter.path.endswith("d")
 
 
