@@ -155,7 +155,7 @@ def _folded(levels: list[_Level], limit: int) -> _Folded:
         at += len(level.total)
         parent = above[level.parent]
         gone = ~stays & (parent >= 0)
-        lost = np.zeros(int(above.max(initial=-1)) + 1, np.int64)
+        lost = np.zeros(int(np.max(above, initial=-1)) + 1, np.int64)
         np.add.at(lost, parent[gone], level.total[gone])
         result.levels.append(_Level(parent[stays], level.name[stays], level.total[stays], level.own[stays]))
         result.folded.append(lost)

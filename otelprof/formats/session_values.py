@@ -152,8 +152,8 @@ def _frame_object(found: Frame) -> dict[str, Json]:
 def _file_mapping(value: Record) -> FileMapping | None:
     if not value:
         return None
-    numbers = (integer(value, key, high=U64) for key in ("start", "limit", "offset"))
-    return FileMapping(text(value, "file"), text(value, "build_id"), *numbers, text(value, "htlhash"))
+    start, limit, offset = (integer(value, key, high=U64) for key in ("start", "limit", "offset"))
+    return FileMapping(text(value, "file"), text(value, "build_id"), start, limit, offset, text(value, "htlhash"))
 
 
 def _mapping_json(found: FileMapping | None) -> dict[str, Json]:

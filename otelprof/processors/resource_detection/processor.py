@@ -34,7 +34,7 @@ class _Ids:
 
     def unknown(self, ids: npt.NDArray[np.uint32]) -> list[int]:
         """Those of `ids` that have no new id yet."""
-        self._grow(int(ids.max(initial=0)))
+        self._grow(int(np.max(ids, initial=0)))
         return [int(number) for number in np.unique(ids[self._new[ids] == _NEW])]
 
     def put(self, old: int, new: int) -> None:
