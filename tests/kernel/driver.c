@@ -1,4 +1,5 @@
-/* A library with the CUDA driver's entry points that does nothing on a device: kernels' names are looked up, waits wait. */
+/* A library with the CUDA driver's entry points that does nothing on a device: kernels' names are looked up, waits
+ * wait. */
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>
