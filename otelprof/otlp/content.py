@@ -19,6 +19,9 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio
 _MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # finaliser of SplitMix64
 
 
+_SHORT, _MAX_KNOWN = 300, 100_000  # characters of a string that is remembered, and how many are
+
+
 def mixed(values: npt.NDArray[np.generic]) -> Keys:
     """Each 64-bit value scrambled (the finaliser of SplitMix64); a bijection."""
     bits = values.astype(np.uint64) + _ODD
@@ -37,8 +40,20 @@ def combined(*columns: npt.NDArray[np.generic]) -> Keys:
 
 def text_keys(texts: Iterable[str]) -> Keys:
     """The key of each string: 8 bytes of BLAKE2b of its UTF-8, little-endian."""
-    digests = [blake2b(text.encode("utf-8", "replace"), digest_size=8).digest() for text in texts]
-    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+    found = [_known.get(text) or _text_key(text) for text in texts]
+    return np.array(found, np.uint64)
+
+
+_known: dict[str, int] = {}  # senders repeat their strings with every request
+
+
+def _text_key(text: str) -> int:
+    key = int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "little")
+    if len(text) <= _SHORT:
+        if len(_known) >= _MAX_KNOWN:
+            _known.clear()
+        _known[text] = key
+    return key
 
 
 def text_key(text: str) -> int:

@@ -159,8 +159,8 @@ class Dictionary:
     @cached_property
     def _mappings(self) -> tuple[npt.NDArray[np.int64], Flags]:
         """i8[n, 3] of file, build id (string numbers) and what turns an address into one of the file; bad ones."""
-        table = self._message.mapping_table
-        if not len(table):
+        table = list(self._message.mapping_table)
+        if not table:
             return np.zeros((1, 3), np.int64), np.zeros(1, bool)
         files, bad_file = checked(column((m.filename_strindex for m in table), len(table)), self._string_count)
         build, bad_build = self._attribute_of(ragged([m.attribute_indices for m in table]), semconv.BUILD_ID_GNU)
@@ -170,7 +170,7 @@ class Dictionary:
     @cached_property
     def locations(self) -> _Locations:
         """The frames of all locations; the last but one stands for no location, the last for what was cut."""
-        table = self._message.location_table
+        table = list(self._message.location_table)  # a list keeps the objects: they are walked several times
         count = len(table)
         mapping, bad = checked(column((entry.mapping_index for entry in table), count), len(self._message.mapping_table))
         kinds, bad_kind = self._attribute_of(ragged([entry.attribute_indices for entry in table]), semconv.FRAME_TYPE)
