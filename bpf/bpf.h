@@ -79,7 +79,7 @@ static __always_inline struct task_struct *current_task(void) {
 
 /* A function that the verifier checks once by itself and not again at each call, so that a loop over it costs the
  * verifier a few instructions a turn, on every kernel since 5.13 and without bpf_loop. It must be global for that. */
-#define RESUMABLE __attribute__((noinline))
+#define VERIFIED_ONCE      __attribute__((noinline))
 
 /* Puts a type into the object's BTF: clang leaves out what only a cast uses. */
 #define EXPORT(kind, name) kind name *export_##name __attribute__((unused))

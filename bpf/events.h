@@ -66,12 +66,12 @@ static __always_inline void free_scratch(u32 slot) {
 }
 
 /* One frame of the walk in `work`; 1: the walk is over. */
-RESUMABLE int step_python(struct scratch *work) {
+VERIFIED_ONCE int step_python(struct scratch *work) {
     return work ? python_walk_step(&work->walk) : 1;
 }
 
 /* Id of chunk `number` of the walked stack; 0: there is none. */
-RESUMABLE int name_python_chunk(struct scratch *work, u32 number) {
+VERIFIED_ONCE int name_python_chunk(struct scratch *work, u32 number) {
     if (!work)
         return 0;
     u64 seed = hash_seed(work->process, STACK_PYTHON);
@@ -79,7 +79,7 @@ RESUMABLE int name_python_chunk(struct scratch *work, u32 number) {
 }
 
 /* Puts chunk `number` into the ring, unless it has been there; 1: no room. */
-RESUMABLE int send_chunk(struct scratch *work, u32 number) {
+VERIFIED_ONCE int send_chunk(struct scratch *work, u32 number) {
     const u8 here = 1;
     if (!work || number >= STACK_CHUNKS)
         return 1;

@@ -74,7 +74,8 @@ int process_executed(u64 *context) {
 }
 
 /* sched_process_exit(struct task_struct *task, …), after the thread was taken off the living: the process ends with the
- * last thread, whichever it is. Two that end at the same moment both see none left; the second then tells of process 0. */
+ * last thread, whichever it is. Two that end at the same moment both see none left; the second then tells of process 0.
+ */
 SEC("raw_tp/sched_process_exit")
 int process_exited(u64 *context) {
     struct task_struct *task = (struct task_struct *)context[0];

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Walks the Python stack of one thread, table-driven by struct python_layout: CPython 3.8 to 3.15, free-threaded too.
  *
- * Pure: no maps, no globals, no state but in struct python_walk; memory is read through read_user(). The walk goes on from
- * wherever the state stands, one frame a call, so any kind of loop may drive it. Everything in the target is hostile: a
- * chain may be torn, cyclic or lead anywhere, so reads are counted and offsets masked to the buffer. */
+ * Pure: no maps, no globals, no state but in struct python_walk; memory is read through read_user(). The walk goes on
+ * from wherever the state stands, one frame a call, so any kind of loop may drive it. Everything in the target is
+ * hostile: a chain may be torn, cyclic or lead anywhere, so reads are counted and offsets masked to the buffer. */
 #ifndef OTELPROF_PYTHON_FRAMES_H
 #define OTELPROF_PYTHON_FRAMES_H
 
 #include "bpf.h"
 
 enum {
-    FRAME_BUFFER = 128,                     /* bytes read at a frame at most: every known one has its fields within 80 */
-    WALK_STEPS = 2 * LIMIT_PYTHON_FRAMES,   /* frames and shims: each Python frame may have a C boundary below it */
-    CHECK_UNREADABLE = 0xffffffffu,         /* frame.check when the code object's page wasn't there */
-    FRAME_SLACK = LIMIT_CHUNK_FRAMES,       /* so that a whole chunk may be copied from any frame */
+    FRAME_BUFFER = 128,                   /* bytes read at a frame at most: every known one has its fields within 80 */
+    WALK_STEPS = 2 * LIMIT_PYTHON_FRAMES, /* frames and shims: each Python frame may have a C boundary below it */
+    CHECK_UNREADABLE = 0xffffffffu,       /* frame.check when the code object's page wasn't there */
+    FRAME_SLACK = LIMIT_CHUNK_FRAMES,     /* so that a whole chunk may be copied from any frame */
 };
 
 struct python_walk {
@@ -54,8 +54,8 @@ static __always_inline u8 byte_at(const struct python_walk *walk, u16 offset) {
     return walk->buffer[offset & (FRAME_BUFFER - 1)];
 }
 
-/* An instruction in a thread's own copy of the bytecode, as if it were in the code object's: co_tlbc is a count and that
- * many pointers, the first one the code object's own (Include/internal/pycore_code.h, 3.14). */
+/* An instruction in a thread's own copy of the bytecode, as if it were in the code object's: co_tlbc is a count and
+ * that many pointers, the first one the code object's own (Include/internal/pycore_code.h, 3.14). */
 static __always_inline u64 in_shared_bytecode(const struct python_walk *walk, u64 code, u64 instruction) {
     s32 index = int_at(walk, walk->layout.frame_tlbc_index);
     u64 table = 0, head[2] = {}, own = 0;

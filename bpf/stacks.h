@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Cuts a walked stack into chunks and gives them their ids, as wire.h says of struct stack_chunk. Pure, like the walkers.
+/* Cuts a walked stack into chunks and gives them their ids, as wire.h says of struct stack_chunk. Pure, like the
+ * walkers.
  *
  * Frames stand leaf first and chunks are cut from the root end, so all but the leaf's are full, and stacks that share
  * their root share chunks. An id hashes everything from the root to the chunk's leaf end. */

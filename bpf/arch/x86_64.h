@@ -3,7 +3,8 @@
 #ifndef OTELPROF_ARCH_X86_64_H
 #define OTELPROF_ARCH_X86_64_H
 
-/* User registers as programs of the kinds kprobe and perf_event get them: arch/x86/include/uapi/asm/ptrace.h, fixed ABI. */
+/* User registers as programs of the kinds kprobe and perf_event get them: arch/x86/include/uapi/asm/ptrace.h, fixed
+ * ABI. */
 struct pt_regs {
     u64 r15, r14, r13, r12, bp, bx;
     u64 r11, r10, r9, r8, ax, cx, dx, si, di;
@@ -29,14 +30,14 @@ struct thread_struct {
 
 /* System V ABI, 3.2.3: integer arguments at the entry of a function, before or after instructions that change no
  * register and no stack. STACK_ARGUMENT(n) counts from 0, the first that has no register. */
-#define ARGUMENT_1(regs) ((regs)->di)
-#define ARGUMENT_2(regs) ((regs)->si)
-#define ARGUMENT_3(regs) ((regs)->dx)
-#define ARGUMENT_4(regs) ((regs)->cx)
-#define ARGUMENT_5(regs) ((regs)->r8)
-#define ARGUMENT_6(regs) ((regs)->r9)
+#define ARGUMENT_1(regs)        ((regs)->di)
+#define ARGUMENT_2(regs)        ((regs)->si)
+#define ARGUMENT_3(regs)        ((regs)->dx)
+#define ARGUMENT_4(regs)        ((regs)->cx)
+#define ARGUMENT_5(regs)        ((regs)->r8)
+#define ARGUMENT_6(regs)        ((regs)->r9)
 #define STACK_ARGUMENT(regs, n) ((regs)->sp + 8 + 8 * (n))
-#define RESULT(regs) ((regs)->ax)
+#define RESULT(regs)            ((regs)->ax)
 
 enum { RETURN_ADDRESS_SIZE = 8 }; /* what `ret` takes off the stack */
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* The walkers as an ordinary shared library, for tests: cc -DOTELPROF_HOST -shared. Memory is what `host_read` gives. */
+/* The walkers as an ordinary shared library, for tests: cc -DOTELPROF_HOST -shared. Memory is what `host_read` gives.
+ */
 #include "../python_frames.h"
 #include "../stacks.h"
 

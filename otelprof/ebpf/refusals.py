@@ -60,11 +60,10 @@ def refused(call: str, error: OSError, said: str = "") -> Unsupported:
     """The error for a system call that failed; `said` is the line of libbpf's log that tells why."""
     reason = os.strerror(error.errno or errno.EIO)
     mode = lockdown_mode()
-    if error.errno in (errno.EPERM, errno.EACCES):
-        locked = (
-            f"lockdown is in mode {mode}" if mode not in ("", "none") else "a seccomp filter or a user namespace may forbid it"
-        )
-        why = f"{locked}: run as root outside of a restricted container"
+    if error.errno == errno.EPERM or (error.errno == errno.EACCES and not said):  # the verifier says EACCES too
+        locked = mode not in ("", "none")
+        cause = f"lockdown is in mode {mode}" if locked else "a seccomp filter or a user namespace may forbid it"
+        why = f"{cause}: run as root outside of a restricted container"
     elif error.errno == errno.ENOSYS:
         why = "the kernel lacks it or a seccomp filter hides it: allow it, or run outside of the container"
     elif error.errno in (errno.EMFILE, errno.ENFILE):

@@ -14,9 +14,11 @@ typedef struct {
     unsigned numAttrs;
 } CUlaunchConfig;
 
-int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
+                   void **);
 int cuLaunchKernelEx(const CUlaunchConfig *, void *, void **, void **);
-int cuLaunchCooperativeKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **);
+int cuLaunchCooperativeKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,
+                              void **);
 int cuGraphLaunch(void *, void *);
 int cuMemcpyAsync(uint64_t, uint64_t, size_t, void *);
 int cuMemcpyHtoDAsync_v2(uint64_t, const void *, size_t, void *);

@@ -37,6 +37,16 @@ def until(condition: Callable[[], Any], what: str) -> Any:
     raise AssertionError(f"waited {PATIENCE:.0f} s for {what}")
 
 
+def file_offset(pid: int, address: int) -> tuple[str, int]:
+    """The file that is mapped at an address of a process, and the offset in it."""
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        span, _, offset, _, _, *path = line.split()
+        start, end = (int(part, 16) for part in span.split("-"))
+        if start <= address < end:
+            return path[0], address - start + int(offset, 16)
+    raise AssertionError(f"nothing is mapped at {address:#x}")
+
+
 class Collected:
     """Everything that a session's drains gave so far."""
 

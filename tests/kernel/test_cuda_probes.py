@@ -8,7 +8,7 @@ import pytest
 
 from otelprof.ebpf.layout import wire
 from otelprof.ebpf.session import Session, SessionSettings
-from tests.kernel.conftest import Collected
+from tests.kernel.conftest import Collected, file_offset, interpreters, python_target
 
 pytestmark = [pytest.mark.kernel]
 HERE = Path(__file__).parent
@@ -69,16 +69,6 @@ def told(running, command):
     return running.line()
 
 
-def return_site(pid, caller):
-    """(file, offset) of a return address."""
-    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-        span, _, offset, _, _, *path = line.split()
-        start, end = (int(part, 16) for part in span.split("-"))
-        if start <= caller < end:
-            return path[0], caller - start + int(offset, 16)
-    raise AssertionError("the caller isn't in a file")
-
-
 def test_each_entry_point_reports_its_arguments(probed, run, built):
     running = a_target(probed, run, built)
     told(running, "each")
@@ -96,7 +86,7 @@ def test_each_entry_point_reports_its_arguments(probed, run, built):
         (wire()["CUDA_CONTEXT_SYNCHRONIZE"], 0, [0, 0, 0], [0, 0, 0], 0, 0, 0),
     ]
     assert set(calls["origin"]["process"]) == {5}
-    assert {return_site(running.pid, int(caller))[0] for caller in calls["caller"]} == {str(built[1])}
+    assert {file_offset(running.pid, int(caller))[0] for caller in calls["caller"]} == {str(built[1])}
 
 
 def test_every_launch_of_every_thread_and_child_is_counted_once(probed, run, built):
@@ -174,7 +164,7 @@ def test_a_name_is_known_at_the_next_call_and_then_at_the_return_site(probed, ru
     told(running, "launch")
     assert names_of(collected.more()) == [("gemm", first, wire()["NAME_AT_NEXT_CALL"])]
 
-    site = return_site(running.pid, int(collected.calls[0]["caller"]))
+    site = file_offset(running.pid, int(collected.calls[0]["caller"]))
     probed.attach_return(*site)
     second = told(running, "lookup softmax")["handle"]
     assert names_of(collected.more())[1:] == [("softmax", second, wire()["NAME_AT_RETURN"])]
@@ -190,7 +180,7 @@ def test_a_failed_look_up_names_nothing(probed, run, built):
         assert told(running, "lookup missing_kernel")["result"] == 500
         told(running, "launch")
         assert [name for name, _, _ in names_of(collected.more())] == ["gemm"]
-        probed.attach_return(*return_site(running.pid, int(collected.calls[0]["caller"])))
+        probed.attach_return(*file_offset(running.pid, int(collected.calls[0]["caller"])))
 
 
 def test_a_handle_whose_place_is_gone_gets_no_name(probed, run, built):
@@ -237,7 +227,7 @@ def test_waits_have_durations_once_their_return_site_is_known(probed, run, built
     collected = Collected(probed)
     told(running, "wait 1000")
     assert len(collected.more().returns) == 0
-    site = probed.attach_return(*return_site(running.pid, int(collected.calls[0]["caller"])))
+    site = probed.attach_return(*file_offset(running.pid, int(collected.calls[0]["caller"])))
     told(running, "wait 2000")
     told(running, "wait 3000")
     calls, returns = collected.more().calls, collected.returns
@@ -269,3 +259,47 @@ def test_a_file_can_be_named_by_a_descriptor(session, run, built):
     told(running, "threads 1 5")
 
     assert len(Collected(session).more().calls) == 5
+
+
+CALLS_FROM_PYTHON = """
+import ctypes, json, sys
+driver = ctypes.CDLL(sys.argv[1])
+handle = ctypes.c_void_p()
+def attention(): driver.cuLaunchKernel(ctypes.c_void_p(1), 1, 1, 1, 1, 1, 1, 0, None, None, None)
+def forward(): attention()
+print(json.dumps([id(attention.__code__), id(forward.__code__)]), flush=True)
+for line in sys.stdin:
+    for _ in range(int(line)): forward()
+    print("[]", flush=True)
+"""
+
+
+@pytest.mark.parametrize("interpreter", interpreters())
+def test_a_launch_has_its_python_stack(probed, run, built, interpreter):
+    """attention ← forward ← <module>, once for a thousand launches."""
+    running = run(interpreter, "-c", CALLS_FROM_PYTHON, str(built[0]))
+    codes = running.line()
+    probed.set_target(running.pid, python_target(running.pid, 8))
+    told(running, "1000")
+    collected = Collected(probed).more()
+    stacks = {int(stack) for stack in collected.calls["origin"]["python"]}
+
+    assert len(collected.calls) == 1000
+    assert len(stacks) == len(collected.chunks) == 1
+    assert [address for address, _, _ in collected.stack(stacks.pop())[:2]] == codes
+    assert set(collected.calls["origin"]["python_state"]) == {wire()["PYTHON_COMPLETE"]}
+
+
+def test_stacks_of_launches_survive_the_sampler(probed, run, built):
+    """Ticks interrupt the probes' programs: working memory is never shared."""
+    running = run(interpreters()[-1], "-c", CALLS_FROM_PYTHON, str(built[0]))
+    codes = running.line()
+    probed.set_target(running.pid, python_target(running.pid, 8))
+    probed.attach_sampler(4000)
+    told(running, "20000")
+    collected = Collected(probed).more()
+    stacks = {int(stack) for stack in collected.calls["origin"]["python"]}
+
+    assert len(collected.calls) == 20000
+    assert len(collected.of("samples", running.pid)) > 100
+    assert [[address for address, _, _ in collected.stack(stack)[:2]] for stack in stacks] == [codes]

@@ -1,11 +1,7 @@
 """The CPU sampler on the running kernel: real interpreters, real stacks, exact counts of what was lost."""
 
-import os
 import re
-import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,7 +61,7 @@ def test_a_busy_thread_shows_its_whole_python_stack(session, run, interpreter):
     assert states(samples) == {"PYTHON_COMPLETE": len(samples)}
 
 
-@pytest.mark.parametrize("interpreter", interpreters()[:1] + interpreters()[-1:])
+@pytest.mark.parametrize("interpreter", interpreters())
 def test_a_stack_of_five_hundred_frames_is_complete(session, run, interpreter):
     collected, codes, pid = sampled(session, run, interpreter, "deep(500)")
     stacks = [collected.stack(int(s["origin"]["python"])) for s in collected.of("samples", pid)]
@@ -85,8 +81,10 @@ def test_deeper_stacks_lose_their_root_and_say_so(session, run):
     assert collected.last.counts["COUNT_PYTHON_TRUNCATED"] >= 10
 
 
-def test_frames_of_c_between_python_frames_do_not_shorten_the_stack(session, run):
-    collected, codes, pid = sampled(session, run, interpreters()[-1], "through_c(150)")
+@pytest.mark.parametrize("interpreter", interpreters())
+def test_frames_of_c_between_python_frames_do_not_shorten_the_stack(session, run, interpreter):
+    """Each of 150 calls goes through max(): from 3.12 on a shim stands between the frames."""
+    collected, codes, pid = sampled(session, run, interpreter, "through_c(150)")
     last = collected.of("samples", pid)[-1]
     addresses = [address for address, _, _ in collected.stack(int(last["origin"]["python"]))]
 
@@ -209,42 +207,3 @@ def executable_ranges(pid):
     with open(f"/proc/{pid}/maps") as maps:
         lines = [re.match(r"(\w+)-(\w+) ..x", line) for line in maps]
     return [(int(m[1], 16), int(m[2], 16)) for m in lines if m]
-
-
-def test_nothing_stays_when_the_loader_is_killed(run):
-    """kill -9: no program, link or perf event is left."""
-    code = (
-        "import sys, time; from otelprof.ebpf.session import Session; s = Session.open(); s.attach_sampler(99); "
-        "print('[]', flush=True); time.sleep(600)"
-    )
-    loader = run(sys.executable, "-c", code)
-    loader.line()
-    held = programs_of(loader.pid)
-    assert {"sample_cpu", "process_forked", "process_exited"} <= set(held.values())
-
-    os.kill(loader.pid, signal.SIGKILL)
-    loader.process.wait()
-    until(lambda: not set(held) & set(loaded_programs()), "the programs to go")
-
-
-def loaded_programs():
-    """Ids and names of all programs in the kernel."""
-    listed = subprocess.run(["bpftool", "prog", "list"], capture_output=True, text=True, check=True).stdout
-    return {int(number): name for number, name in re.findall(r"^(\d+): \w+  name (\w+)", listed, re.MULTILINE)}
-
-
-def programs_of(pid):
-    """Programs that a process holds, by the fdinfo of its descriptors."""
-    ids = set()
-    for fd in Path(f"/proc/{pid}/fdinfo").iterdir():
-        ids |= {int(number) for number in re.findall(r"^prog_id:\s+(\d+)", fd.read_text(), re.MULTILINE)}
-    return {number: name for number, name in loaded_programs().items() if number in ids}
-
-
-def test_the_verifier_has_far_less_to_do_than_it_may(session, record_property):
-    """The kernel allows a million instructions; a tenth leaves room for its future opinions."""
-    session.attach_sampler(99)
-    for name, statistics in session.statistics().items():
-        record_property(name, statistics.verified_instructions)
-        print(f"{name}: {statistics.verified_instructions} instructions verified")
-        assert 0 < statistics.verified_instructions < 100_000

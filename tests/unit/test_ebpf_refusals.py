@@ -74,7 +74,13 @@ def test_a_locked_kernel_is_named_by_its_mode(machine):
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(errno.EPERM, "seccomp"), (errno.ENOSYS, "seccomp"), (errno.EMFILE, "ulimit -n"), (errno.EINVAL, "the verifier's words")],
+    [
+        (errno.EPERM, "seccomp"),
+        (errno.ENOSYS, "seccomp"),
+        (errno.EMFILE, "ulimit -n"),
+        (errno.EINVAL, "the verifier's words"),
+        (errno.EACCES, "the verifier's words"),
+    ],
 )
 def test_a_refused_system_call_is_named(number, words):
     line = str(refused("perf_event_open", OSError(number, "x"), "the verifier's words"))
