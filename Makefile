@@ -36,8 +36,9 @@ lint: dev  ## ruff, mypy --strict, clang-format, bash -n
 	@git ls-files -z $(C_SOURCES) | xargs -0 -r .venv/bin/clang-format --dry-run --Werror
 	@git ls-files -z '*.sh' .ci | xargs -0 -r -n 1 bash -n
 
-format: dev  ## rewrite the sources as `make lint` wants them
+format: dev  ## rewrite the sources and the generated pages as `make lint` and the tests want them
 	@$(PY) -m ruff check --fix -q . ; $(PY) -m ruff format -q .
+	@$(PY) -m otelprof.reference
 	@git ls-files -z $(C_SOURCES) | xargs -0 -r .venv/bin/clang-format -i
 
 bench: dev  ## measure: overhead, agent cost, ingest and queries, each against a peer or a floor in one run
