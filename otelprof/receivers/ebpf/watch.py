@@ -25,6 +25,7 @@ from otelprof.errors import OtelprofError, TargetError
 from otelprof.otlp import semconv
 from otelprof.processes.identity import read_stat
 from otelprof.processes.maps import Maps
+from otelprof.processes.memory import Memory
 from otelprof.processes.resource import process_resource
 from otelprof.processes.table import Change, ChangeKind, Process, Processes
 from otelprof.receivers.ebpf.config import Targets
@@ -219,11 +220,8 @@ class Watch:
         if known is None:
             return self._look(child)
         copy = Interpreter(known.verdict, known.reason, known.target)
-        if known.target is not None:
-            try:
-                copy.reader = CodeReader(child.memory, known.target.cpython)
-            except TargetError:  # it has ended already
-                copy.reader = None
+        if known.reader is not None:
+            copy.reader = known.reader.forked(_memory(child))
         child.keep(Interpreter, lambda: copy)
         return self._plan(child, copy)
 
@@ -297,6 +295,14 @@ class Watch:
         found = process.kept(Interpreter) if process else None
         is_native = found is not None and found.verdict is Verdict.NOT_PYTHON
         return NO_PYTHON if state != wire()["PYTHON_NOT_TARGET"] or is_native else UNKNOWN
+
+
+def _memory(process: Process) -> Memory | None:
+    """A process's memory, None when it has ended already."""
+    try:
+        return process.memory
+    except TargetError:
+        return None
 
 
 def _lives(pid: int) -> bool:
