@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Uprobes on the CUDA driver: one record for each launch, copy, wait and look-up, and what waits and look-ups gave.
+/* Uprobes on the CUDA driver: one record for each launch, copy, wait, look-up, capture, allocation, and what they gave.
  *
  * One program for each layout of arguments; which entry point it is stands in the probe's cookie (enum cuda_entry). All
  * expect registers and stack as at the first instruction. There are no return probes: results are read at the caller's
@@ -74,30 +74,57 @@ static __always_inline void send_name(const struct pending *call, u64 handle, en
     bpf_ringbuf_submit(name, BPF_RB_NO_WAKEUP);
 }
 
-/* At a driver call of a thread whose last look-up wasn't seen to return (nobody knew its return site yet): reads the handle
- * where the look-up put it.
+/* Tells Python that a call has ended; `value` is the handle that it gave. */
+static __always_inline void send_return(const struct pending *call, s32 result, u64 value, enum name_source source) {
+    u64 thread = bpf_get_current_pid_tgid();
+    struct cuda_return *end = bpf_ringbuf_reserve(&returns, sizeof(*end), 0);
+    if (!end)
+        return;
+    __builtin_memset(end, 0, sizeof(*end));
+    end->time = bpf_ktime_get_ns();
+    end->begin = call->begin;
+    end->dispatch = call->dispatch;
+    end->value = value;
+    end->process = call->process;
+    end->pid = thread >> 32;
+    end->tid = (u32)thread;
+    end->result = result;
+    end->entry = call->entry;
+    end->source = source;
+    bpf_ringbuf_submit(end, BPF_RB_NO_WAKEUP);
+}
+
+static __always_inline void send_handle(const struct pending *call, u64 handle, enum name_source source) {
+    if (is_lookup(call->entry))
+        send_name(call, handle, source);
+    else
+        send_return(call, CUDA_SUCCESS, handle, source);
+}
+
+/* At a driver call of a thread whose last call wasn't seen to return (nobody knew its return site yet): reads the
+ * handle where that call put it, if it gives one.
  *
- * Why that may be done: a thread makes its next call only after the last one has returned, so the driver has written by now,
- * if it ever did. That it did shows by the change since entry; a look-up that failed leaves the old value. What can go wrong
- * is that the place lay on the stack of a function that has ended. When the stack has shrunk beyond it, that shows here; when
- * it has grown again, the place may hold anything. So the record says how it came about (enum name_source), and its reader
- * believes it only for a handle that is new. It matters for the first call from each site, before that is probed. */
-static __always_inline void settle_lookup(struct pt_regs *regs, u32 process) {
+ * Why that may be done: a thread makes its next call only after the last one has returned, so the driver has written by
+ * now, if it ever did. That it did shows by the change since entry; a call that failed leaves the old value. What
+ * can go wrong is that the place lay on the stack of a function that has ended. When the stack has shrunk beyond it,
+ * that shows here; when it has grown again, the place may hold anything. So the record says how it came about (enum
+ * name_source), and its reader believes it only for a handle that is new. It matters for the first call from each site,
+ * before that is probed. */
+static __always_inline void settle_last_call(struct pt_regs *regs, u32 process) {
     u64 thread = bpf_get_current_pid_tgid();
     struct pending *call = bpf_map_lookup_elem(&pending, &thread);
-    if (!call || !is_lookup(call->entry))
+    if (!call || !call->out)
         return;
     int is_gone = call->out > call->stack && call->out < regs->sp;
     u64 handle = is_gone || call->process != process ? 0 : read_word(call->out);
     if (handle != call->before)
-        send_name(call, handle, NAME_AT_NEXT_CALL);
+        send_handle(call, handle, NAME_AT_NEXT_CALL);
     bpf_map_delete_elem(&pending, &thread);
     bpf_map_delete_elem(&pending_names, &thread);
 }
 
 static __always_inline void count_lost_call(u32 process, u32 pid, u16 entry) {
-    struct loss key = {
-        .process = process, .pid = pid, .kind = LOST_CALL, .reason = LOST_RING_FULL, .entry = entry};
+    struct loss key = {.process = process, .pid = pid, .kind = LOST_CALL, .reason = LOST_RING_FULL, .entry = entry};
     count_loss(&key);
 }
 
@@ -110,7 +137,7 @@ static __always_inline struct cuda_call *begin_call(struct pt_regs *regs) {
     if (!is_wanted(pid, &target))
         return 0;
     u32 process = target ? target->process : 0;
-    settle_lookup(regs, process);
+    settle_last_call(regs, process);
     count_one(is_launch(entry) ? COUNT_LAUNCHES_SEEN : COUNT_CALLS_SEEN);
     take_python_stack(target, &stack);
     struct cuda_call *call = bpf_ringbuf_reserve(&calls, sizeof(*call), 0);
@@ -130,7 +157,8 @@ static __always_inline void end_call(struct cuda_call *call) {
     bpf_ringbuf_submit(call, BPF_RB_NO_WAKEUP);
 }
 
-/* cuLaunchKernel(f, gridX, gridY, gridZ, blockX, blockY, blockZ, sharedMemBytes, stream, …), cuLaunchCooperativeKernel */
+/* cuLaunchKernel(f, gridX, gridY, gridZ, blockX, blockY, blockZ, sharedMemBytes, stream, …), cuLaunchCooperativeKernel
+ */
 SEC("uprobe")
 int cuda_launch(struct pt_regs *regs) {
     struct cuda_call *call = begin_call(regs);
@@ -178,34 +206,159 @@ int cuda_graph_launch(struct pt_regs *regs) {
     return 0;
 }
 
-/* cuMemcpyAsync(dst, src, bytes, stream) and its forms by direction */
+/* cuMemcpyAsync(dst, src, bytes, stream) and its forms by direction; those that wait have no stream */
 SEC("uprobe")
 int cuda_copy(struct pt_regs *regs) {
     struct cuda_call *call = begin_call(regs);
     if (!call)
         return 0;
     call->bytes = ARGUMENT_3(regs);
-    call->stream = ARGUMENT_4(regs);
+    if (call->entry < CUDA_MEMCPY)
+        call->stream = ARGUMENT_4(regs);
     end_call(call);
     return 0;
 }
 
-/* cuStreamSynchronize(stream), cuCtxSynchronize() */
+/* cuMemsetD8Async(address, value, count, stream) and its forms by width; those that wait have no stream */
 SEC("uprobe")
-int cuda_wait(struct pt_regs *regs) {
-    u64 thread = bpf_get_current_pid_tgid();
-    struct pending wait = {.stack = regs->sp};
+int cuda_set(struct pt_regs *regs) {
     struct cuda_call *call = begin_call(regs);
     if (!call)
         return 0;
-    if (call->entry == CUDA_STREAM_SYNCHRONIZE)
-        call->function = call->stream = ARGUMENT_1(regs);
+    u16 is_async = call->entry >= CUDA_MEMSET_D8_ASYNC;
+    call->bytes = ARGUMENT_3(regs) << (call->entry - (is_async ? CUDA_MEMSET_D8_ASYNC : CUDA_MEMSET_D8));
+    if (is_async)
+        call->stream = ARGUMENT_4(regs);
+    end_call(call);
+    return 0;
+}
+
+/* What this thread is in now, so that its end is seen; `out` is where the handle will be. Ends the record. */
+static __always_inline void await(struct pt_regs *regs, struct cuda_call *call, u64 out) {
+    u64 thread = bpf_get_current_pid_tgid();
+    struct pending wait = {.stack = regs->sp, .out = out, .before = out ? read_word(out) : 0};
     wait.begin = call->origin.time;
     wait.dispatch = call->dispatch;
     wait.process = call->origin.process;
     wait.entry = call->entry;
     end_call(call);
     bpf_map_update_elem(&pending, &thread, &wait, BPF_ANY);
+}
+
+/* cuStreamSynchronize(stream), cuEventSynchronize(event), cuCtxSynchronize() */
+SEC("uprobe")
+int cuda_wait(struct pt_regs *regs) {
+    struct cuda_call *call = begin_call(regs);
+    if (!call)
+        return 0;
+    if (call->entry == CUDA_STREAM_SYNCHRONIZE)
+        call->function = call->stream = ARGUMENT_1(regs);
+    else if (call->entry == CUDA_EVENT_SYNCHRONIZE)
+        call->object = ARGUMENT_1(regs);
+    await(regs, call, 0);
+    return 0;
+}
+
+/* Counts the captures that a process has open; what the calls give isn't known here, so it may stay too high. */
+static __always_inline void note_capture(s64 change) {
+    u32 pid = bpf_get_current_pid_tgid() >> 32;
+    const u64 none = 0;
+    u64 *open = bpf_map_lookup_elem(&capturing, &pid);
+    if (!open) {
+        bpf_map_update_elem(&capturing, &pid, &none, BPF_NOEXIST);
+        open = bpf_map_lookup_elem(&capturing, &pid);
+    }
+    if (open && (change > 0 || *open))
+        __sync_fetch_and_add(open, change);
+}
+
+/* cuStreamBeginCapture(stream, mode), cuStreamBeginCaptureToGraph(stream, graph, …), cuStreamEndCapture(stream, &graph)
+ */
+SEC("uprobe")
+int cuda_capture(struct pt_regs *regs) {
+    struct cuda_call *call = begin_call(regs);
+    if (!call)
+        return 0;
+    u16 entry = call->entry;
+    call->stream = ARGUMENT_1(regs);
+    if (entry == CUDA_BEGIN_CAPTURE_TO_GRAPH)
+        call->object = ARGUMENT_2(regs);
+    note_capture(entry == CUDA_END_CAPTURE ? -1 : 1);
+    await(regs, call, entry == CUDA_END_CAPTURE ? ARGUMENT_2(regs) : 0);
+    return 0;
+}
+
+/* cuEventRecord(event, stream), cuStreamWaitEvent(stream, event, flags): by these a capture spreads to other streams */
+SEC("uprobe")
+int cuda_event(struct pt_regs *regs) {
+    u32 pid = bpf_get_current_pid_tgid() >> 32;
+    u64 *open = bpf_map_lookup_elem(&capturing, &pid);
+    if (!open || !*open)
+        return 0;
+    struct cuda_call *call = begin_call(regs);
+    if (!call)
+        return 0;
+    u64 first = ARGUMENT_1(regs), second = ARGUMENT_2(regs);
+    if (call->entry == CUDA_STREAM_WAIT_EVENT) {
+        call->stream = first;
+        call->object = second;
+    } else {
+        call->stream = second;
+        call->object = first;
+    }
+    end_call(call);
+    return 0;
+}
+
+/* cuGraphCreate(&graph, flags), cuGraphInstantiate(&exec, graph, …), cuGraphClone(&clone, graph), cuMemAlloc(&address,
+ * bytes), cuMemCreate(&handle, bytes, …): what gives a handle through its first argument */
+SEC("uprobe")
+int cuda_make(struct pt_regs *regs) {
+    struct cuda_call *call = begin_call(regs);
+    if (!call)
+        return 0;
+    if (call->entry >= CUDA_MEM_ALLOC && call->entry <= CUDA_MEM_CREATE)
+        call->bytes = ARGUMENT_2(regs);
+    else
+        call->object = ARGUMENT_2(regs);
+    await(regs, call, ARGUMENT_1(regs));
+    return 0;
+}
+
+/* cuGraphExecUpdate(exec, graph, …), cuGraphExecDestroy(exec), cuGraphDestroy(graph), cuMemFree(address),
+ * cuMemFreeAsync(address, stream), cuMemRelease(handle) */
+SEC("uprobe")
+int cuda_change(struct pt_regs *regs) {
+    struct cuda_call *call = begin_call(regs);
+    if (!call)
+        return 0;
+    call->function = ARGUMENT_1(regs);
+    if (call->entry == CUDA_GRAPH_EXEC_UPDATE) {
+        call->object = ARGUMENT_2(regs);
+        await(regs, call, 0);
+    } else {
+        end_call(call);
+    }
+    return 0;
+}
+
+/* CUDA_KERNEL_NODE_PARAMS: `function` stands first; the second form may have a CUkernel at the end instead. */
+enum { NODE_PARAMETERS_KERNEL = 56 };
+
+/* cuGraphAddKernelNode(&node, graph, dependencies, count, parameters), cuGraphAddChildGraphNode(&node, graph,
+ * dependencies, count, child) */
+SEC("uprobe")
+int cuda_add_node(struct pt_regs *regs) {
+    struct cuda_call *call = begin_call(regs);
+    if (!call)
+        return 0;
+    call->object = ARGUMENT_2(regs);
+    call->function = ARGUMENT_5(regs);
+    if (call->entry == CUDA_GRAPH_ADD_KERNEL) {
+        u64 function = read_word(ARGUMENT_5(regs));
+        call->function = function ? function : read_word(ARGUMENT_5(regs) + NODE_PARAMETERS_KERNEL);
+    }
+    end_call(call);
     return 0;
 }
 
@@ -247,26 +400,9 @@ int cuda_lookup(struct pt_regs *regs) {
     return 0;
 }
 
-static __always_inline void send_return(const struct pending *wait, s32 result) {
-    u64 thread = bpf_get_current_pid_tgid();
-    struct cuda_return *end = bpf_ringbuf_reserve(&returns, sizeof(*end), 0);
-    if (!end)
-        return;
-    __builtin_memset(end, 0, sizeof(*end));
-    end->time = bpf_ktime_get_ns();
-    end->begin = wait->begin;
-    end->dispatch = wait->dispatch;
-    end->process = wait->process;
-    end->pid = thread >> 32;
-    end->tid = (u32)thread;
-    end->result = result;
-    end->entry = wait->entry;
-    bpf_ringbuf_submit(end, BPF_RB_NO_WAKEUP);
-}
-
-/* The instruction after a call into the driver. Others pass there too (a call through a pointer may have many targets), so
- * it counts only for the thread that is in a driver call, at the stack depth of that call; and only when the probe was
- * there when the call began, since else the call may have returned long ago. */
+/* The instruction after a call into the driver. Others pass there too (a call through a pointer may have many targets),
+ * so it counts only for the thread that is in a driver call, at the stack depth of that call; and only when the probe
+ * was there when the call began, since else the call may have returned long ago. */
 SEC("uprobe")
 int cuda_return(struct pt_regs *regs) {
     u64 thread = bpf_get_current_pid_tgid();
@@ -276,10 +412,10 @@ int cuda_return(struct pt_regs *regs) {
     if (!call || !since || call->begin < *since || regs->sp != call->stack + RETURN_ADDRESS_SIZE)
         return 0;
     s32 result = RESULT(regs);
-    if (!is_lookup(call->entry))
-        send_return(call, result);
-    else if (result == CUDA_SUCCESS)
-        send_name(call, read_word(call->out), NAME_AT_RETURN);
+    if (!call->out || result != CUDA_SUCCESS)
+        send_return(call, result, 0, NAME_AT_RETURN);
+    else
+        send_handle(call, read_word(call->out), NAME_AT_RETURN);
     bpf_map_delete_elem(&pending, &thread);
     bpf_map_delete_elem(&pending_names, &thread);
     return 0;

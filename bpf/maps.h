@@ -42,8 +42,8 @@ struct scratch {
 /* Key of `scratch_busy` and `settings`, and of the one value of every array with one value. */
 enum { ONLY = 0 };
 
-/* Processes that are known, by tgid. Written by Python and by the programs of processes.bpf.c; read at every event. Full:
- * new processes aren't targets (a forked child then waits for Python). */
+/* Processes that are known, by tgid. Written by Python and by the programs of processes.bpf.c; read at every event.
+ * Full: new processes aren't targets (a forked child then waits for Python). */
 TABLE(BPF_MAP_TYPE_HASH, targets, u32, struct target, 16384);
 
 /* What the agent wants; one value. Written by Python before anything is attached, read at every event. */
@@ -59,8 +59,8 @@ RING(chunks, 1 << 20);
 /* Births and deaths. Written by processes.bpf.c, read by Python. Full: COUNT_EVENTS_LOST. */
 RING(events, 1 << 17);
 
-/* Ids of chunks that are in `chunks` or were. Written and read by the programs only. Full: the least recently used go and
- * their chunks are sent once more. */
+/* Ids of chunks that are in `chunks` or were. Written and read by the programs only. Full: the least recently used go
+ * and their chunks are sent once more. */
 TABLE(BPF_MAP_TYPE_LRU_HASH, chunks_seen, u64, u8, 65536);
 
 /* Totals by enum count. Written by all programs, summed over CPUs by Python. */
@@ -73,20 +73,20 @@ TABLE(BPF_MAP_TYPE_HASH, losses, struct loss, u64, 8192);
 /* Working memory, private to a program run while it holds the slot. Full: see `scratch_busy`. */
 TABLE(BPF_MAP_TYPE_PERCPU_ARRAY, scratch, u32, struct scratch, SCRATCH_SLOTS);
 
-/* Bit n: slot n of this CPU is taken. A tick interrupts a CUDA program, and CUDA programs may be preempted by each other,
- * so several slots can be in use on a CPU. All taken: COUNT_SCRATCH_BUSY, and the event has no stack. */
+/* Bit n: slot n of this CPU is taken. A tick interrupts a CUDA program, and CUDA programs may be preempted by each
+ * other, so several slots can be in use on a CPU. All taken: COUNT_SCRATCH_BUSY, and the event has no stack. */
 TABLE(BPF_MAP_TYPE_PERCPU_ARRAY, scratch_busy, u32, u64, 1);
 
 #ifdef OTELPROF_CUDA
 
-enum { PENDING_THREADS = 8192, PENDING_LOOKUPS = 512, RETURN_SITES = 4096 };
+enum { PENDING_THREADS = 8192, PENDING_LOOKUPS = 512, RETURN_SITES = 4096, CAPTURING_PROCESSES = 1024 };
 
-/* A driver call that this thread is in, or a look-up that it has left without being seen. */
+/* A driver call that this thread is in, or one that it has left without being seen. */
 struct pending {
     u64 begin;
     u64 dispatch;
     u64 stack;  /* stack pointer at entry: where the return address is */
-    u64 out;    /* where a look-up puts its handle */
+    u64 out;    /* where the call puts its handle; 0: it gives none */
     u64 before; /* what stood there at entry */
     u64 object; /* cuKernelGetFunction: the CUkernel */
     u32 process;
@@ -97,22 +97,26 @@ struct pending {
 /* Driver calls. Written by cuda.bpf.c, read by Python. Full: the call counts in `losses`. */
 RING(calls, 1 << 22);
 
-/* Waits that ended. Written by cuda.bpf.c, read by Python. Full: the call's duration stays unknown. */
+/* Calls that ended. Written by cuda.bpf.c, read by Python. Full: the call's duration or handle stays unknown. */
 RING(returns, 1 << 19);
 
 /* Handles and their names. Written by cuda.bpf.c, read by Python. Full: COUNT_NAMES_LOST. */
 RING(names, 1 << 19);
 
-/* The last wait or look-up of a thread, by pid_tgid. Written and read by cuda.bpf.c only. Full: the least recently used
- * goes, its duration or name stays unknown. */
+/* The last call of a thread whose end matters, by pid_tgid. Written and read by cuda.bpf.c only. Full: the least
+ * recently used goes, its duration or name stays unknown. */
 TABLE(BPF_MAP_TYPE_LRU_HASH, pending, u64, struct pending, PENDING_THREADS);
 
 /* Names for entries of `pending` that are look-ups, by pid_tgid. The same; smaller since look-ups are rare. */
 TABLE(BPF_MAP_TYPE_LRU_HASH, pending_names, u64, struct kernel_name, PENDING_LOOKUPS);
 
-/* Since when a return site is probed, by the cookie of its probe, CLOCK_MONOTONIC nanoseconds. Written by Python once the
- * probe is there, read by cuda.bpf.c. Full: no more sites are probed. */
+/* Since when a return site is probed, by the cookie of its probe, CLOCK_MONOTONIC nanoseconds. Written by Python once
+ * the probe is there, read by cuda.bpf.c. Full: no more sites are probed. */
 TABLE(BPF_MAP_TYPE_HASH, return_sites, u32, u64, RETURN_SITES);
+
+/* Captures that a process has begun and not ended, by tgid. Written and read by cuda.bpf.c only. Full: the least
+ * recently used goes, and streams that join its capture through events are not noticed. */
+TABLE(BPF_MAP_TYPE_LRU_HASH, capturing, u32, u64, CAPTURING_PROCESSES);
 
 /* Numbers of driver calls on each CPU, the low part of dispatch ids. Written and read by cuda.bpf.c only. */
 TABLE(BPF_MAP_TYPE_PERCPU_ARRAY, sequence, u32, u64, 1);

@@ -188,8 +188,9 @@ def test_the_table_of_entry_points_is_that_of_the_wire() -> None:
 
 
 def test_waits_give_times_and_look_ups_give_names() -> None:
-    assert {p.name for p in ENTRY_POINTS if p.returns is Returns.TIME} == {"cuStreamSynchronize", "cuCtxSynchronize"}
-    assert all((point.kind is None) == (point.returns is Returns.NAME) for point in ENTRY_POINTS)
+    waits = {"cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize"}
+    assert {p.name for p in ENTRY_POINTS if p.returns is Returns.TIME} == waits
+    assert all(point.kind is None for point in ENTRY_POINTS if point.returns in (Returns.NAME, Returns.HANDLE, Returns.RESULT))
     assert all((point.kind is CallKind.SYNC) == (point.returns is Returns.TIME) for point in ENTRY_POINTS)
 
 

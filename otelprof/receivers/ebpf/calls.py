@@ -103,8 +103,11 @@ class Calls:
         if len(drained.calls):
             self._calls.append(self._watch.identified(drained.calls))
             self._learn_callers(self._calls[-1])
-        durations = drained.returns["time"] - drained.returns["begin"]
-        for dispatch, duration in zip(drained.returns["dispatch"].tolist(), durations.tolist(), strict=True):
+        self._note_ends(drained.returns[self._kinds[drained.returns["entry"]] == CallKind.SYNC])
+
+    def _note_ends(self, returns: Table) -> None:
+        durations = returns["time"] - returns["begin"]
+        for dispatch, duration in zip(returns["dispatch"].tolist(), durations.tolist(), strict=True):
             if len(self._ended) < WAITS_HELD:
                 self._ended[dispatch] = duration
 
