@@ -81,8 +81,9 @@ def merge(stacks: Stacks, values: Ints, load: Callable[[Keys], Frames], max_node
     frames = load(keys)
     names, number_of, places = _names(frames)
     numbered = Ragged(_numbers(keys, frames.keys, number_of, len(names) - 1)[place], rows.lengths)
-    levels = _levels(numbered, _within_int64(values[drawn]), len(names))
-    return _emitted(_folded(levels, min(max(max_nodes, 1), MAX_NODES)), names, places)
+    limit = min(max(max_nodes, 1), MAX_NODES)
+    levels = _levels(numbered, _within_int64(values[drawn]), len(names), limit)
+    return _emitted(_folded(levels, limit), names, places)
 
 
 def _names(frames: Frames) -> tuple[list[Name], Ints, list[str]]:
@@ -116,11 +117,12 @@ def _within_int64(values: Ints) -> Ints:
     return np.array(kept, np.int64)
 
 
-def _levels(stacks: Ragged, values: Ints, names: int) -> list[_Level]:
-    """All bars, from the roots down."""
+def _levels(stacks: Ragged, values: Ints, names: int, limit: int) -> list[_Level]:
+    """The bars from the roots down; none below a bar that can't be among the `limit` largest, nor can they be then."""
     active = np.flatnonzero(stacks.lengths > 0)
     parent = np.zeros(len(stacks), np.int64)
     found: list[_Level] = []
+    largest, least = np.zeros(0, np.int64), 0  # of the levels so far; in a later level only a larger bar will stay
     while len(active):
         depth = len(found)
         key = parent[active] * names + stacks.data[stacks.starts[active] + depth]
@@ -131,8 +133,17 @@ def _levels(stacks: Ragged, values: Ints, names: int) -> list[_Level]:
         np.add.at(own, inverse[ends], values[active[ends]])
         found.append(_Level(bars // names, bars % names, total, own))
         parent[active] = inverse
-        active = active[~ends]
+        active = active[~ends & (total > least)[inverse]]
+        largest, least = _largest(np.concatenate([largest, total]), limit)
     return found
+
+
+def _largest(totals: Ints, limit: int) -> tuple[Ints, int]:
+    """The `limit` largest, and the least of them; 0 while there are fewer."""
+    if len(totals) < limit:
+        return totals, 0
+    kept = np.partition(totals, len(totals) - limit)[-limit:]
+    return kept, int(kept[0])
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 Values go in as server-side parameters only; what is put together here are constant pieces of text. Every key is a content
 hash, so that writing the same twice does no harm: tables of names are ReplacingMergeTree. Measured choices (order of the
-key, codecs, size per row, what fsync costs): docs/decisions/0012-store.md.
+key, codecs, size per row, what fsync costs): docs/decisions/0016-store.md.
 """
 
 # ruff: noqa: S608  only constants of this file are put together
