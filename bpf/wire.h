@@ -13,6 +13,7 @@ typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
+typedef short s16;
 typedef int s32;
 typedef long long s64;
 #endif
@@ -165,10 +166,10 @@ enum span_attributes {
  * the values; 0: not known yet. */
 struct span_type {
     u64 type;
-    s16 dictionary;
-    s16 values;
-    u16 place;
-    u16 pad;
+    s32 dictionary;
+    s32 values;
+    u32 place;
+    u32 pad;
 };
 
 /* How the current span of the OpenTelemetry API for Python is read in one interpreter. Addresses of the interpreter's
@@ -238,8 +239,8 @@ enum native_state {
 /* One frame. Python: the code object, its instruction (bytes from the code object, also when the thread runs a copy of
  * the bytecode; f_lasti as it is with PYTHON_LASTI_INDEX) and co_firstlineno, by which a reused code object is told
  * (0xffffffff: it wasn't in memory).
- * Native, kernel: the address (a return address except at the leaf), 0, and the number of Python frames that the frame
- * stands for (a merge position; 0 outside the interpreter's evaluation function). */
+ * Native, kernel: the address, 1 when it is a return address (its call is the instruction before), and the number of
+ * Python frames that the frame stands for (a merge position; 0 outside the interpreter's evaluation function). */
 struct frame {
     u64 address;
     u32 offset;
