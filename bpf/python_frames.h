@@ -16,11 +16,23 @@ enum {
     FRAME_SLACK = LIMIT_CHUNK_FRAMES,     /* so that a whole chunk may be copied from any frame */
 };
 
+/* Python frames that one evaluation call runs, the innermost call first. A call that C code made has an entry: a shim
+ * frame, a C frame; it lies in the native frame of that call. */
+struct python_segment {
+    u64 entry; /* its address; 0: this version has none, see python_layout.evaluation */
+    u32 frames;
+    u32 pad;
+};
+
 struct python_walk {
     struct python_layout layout;
-    u64 next;  /* address of the frame to read, 0: the chain has ended */
-    u32 count; /* frames found so far, leaf first */
-    u32 state; /* enum python_state */
+    u64 next;     /* address of the frame to read, 0: the chain has ended */
+    u32 count;    /* frames found so far, leaf first */
+    u32 state;    /* enum python_state */
+    u64 c_frame;  /* the innermost C frame that isn't in a segment yet, where there are any */
+    u32 running;  /* frames found since the last segment was closed */
+    u32 segments; /* closed so far */
+    struct python_segment segment[LIMIT_NATIVE_FRAMES];
     u8 buffer[FRAME_BUFFER + 8];
     struct frame frames[LIMIT_PYTHON_FRAMES + FRAME_SLACK];
 };
@@ -84,14 +96,53 @@ static __always_inline u32 first_line(const struct python_walk *walk, u64 code) 
     return read_user(&line, sizeof(line), code + walk->layout.code_first_line) ? CHECK_UNREADABLE : line;
 }
 
+/* True when `ip` is in the evaluation function. */
+static __always_inline int in_evaluation(const struct python_layout *layout, u64 ip) {
+    const struct code_range *hot = &layout->evaluation[0], *cold = &layout->evaluation[1];
+    return (ip > hot->start && ip <= hot->end) || (ip > cold->start && ip <= cold->end);
+}
+
+/* The frames found since the last segment are one that C code entered at `entry`. */
+static __always_inline void close_segment(struct python_walk *walk, u64 entry) {
+    u32 at = walk->segments;
+    if (!walk->running || at >= LIMIT_NATIVE_FRAMES)
+        return;
+    walk->segment[at & (LIMIT_NATIVE_FRAMES - 1)].entry = entry;
+    walk->segment[at & (LIMIT_NATIVE_FRAMES - 1)].frames = walk->running;
+    walk->segments = at + 1;
+    walk->running = 0;
+}
+
+/* The frame in the buffer is the first that its evaluation call ran, and its segment ends with it. */
+static __always_inline void close_entered(struct python_walk *walk) {
+    u64 entry = walk->c_frame;
+    close_segment(walk, entry);
+    if (entry && read_user(&walk->c_frame, sizeof(walk->c_frame), entry + walk->layout.c_frame_previous))
+        walk->c_frame = 0;
+}
+
+/* True when C code made the call that runs the frame in the buffer: always up to 3.10. */
+static __always_inline int is_entered(const struct python_walk *walk) {
+    u32 flags = walk->layout.flags;
+    if (flags & PYTHON_SHIM_FRAMES)
+        return 0;
+    return !(flags & PYTHON_ENTRY_FRAMES) || byte_at(walk, walk->layout.frame_owner) == 1;
+}
+
 /* Sets the walk to the innermost frame of the thread; 0 when there is one. `layout` must have been set. */
 static __always_inline int python_walk_start(struct python_walk *walk, u64 thread_pointer) {
     walk->count = 0;
     walk->next = 0;
+    walk->c_frame = 0;
+    walk->running = 0;
+    walk->segments = 0;
     walk->state = PYTHON_NO_THREAD_STATE;
     u64 thread_state = follow(&walk->layout.thread_state, thread_pointer);
     if (!thread_state || thread_state == ~0ull)
         return 1;
+    u16 c_frame = walk->layout.thread_c_frame;
+    if (c_frame && read_user(&walk->c_frame, sizeof(walk->c_frame), thread_state + c_frame))
+        walk->c_frame = 0;
     u64 frame = follow(&walk->layout.frame, thread_state);
     walk->state = frame == ~0ull ? PYTHON_UNREADABLE : PYTHON_NO_FRAMES;
     if (!frame || frame == ~0ull)
@@ -104,6 +155,7 @@ static __always_inline int python_walk_start(struct python_walk *walk, u64 threa
 static __always_inline int python_walk_step(struct python_walk *walk) {
     const struct python_layout *layout = &walk->layout;
     u32 size = layout->frame_size, count = walk->count;
+    u64 place = walk->next;
     if (!walk->next) {
         walk->state = count ? PYTHON_COMPLETE : PYTHON_NO_FRAMES;
         return 1;
@@ -113,8 +165,10 @@ static __always_inline int python_walk_step(struct python_walk *walk) {
         return 1;
     walk->next = word_at(walk, layout->frame_previous);
     walk->state = PYTHON_TRUNCATED; /* unless a later step comes to the root */
-    if ((layout->flags & PYTHON_SHIM_FRAMES) && byte_at(walk, layout->frame_owner) >= layout->shim_owner)
+    if ((layout->flags & PYTHON_SHIM_FRAMES) && byte_at(walk, layout->frame_owner) >= layout->shim_owner) {
+        close_segment(walk, place);
         return 0;
+    }
     u64 code = word_at(walk, layout->frame_code);
     if (layout->flags & PYTHON_CODE_TAGGED)
         code &= ~7ull;
@@ -126,6 +180,9 @@ static __always_inline int python_walk_step(struct python_walk *walk) {
     walk->frames[count].offset = instruction_offset(walk, code);
     walk->frames[count].check = first_line(walk, code);
     walk->count = count + 1;
+    walk->running++;
+    if (is_entered(walk))
+        close_entered(walk);
     return 0;
 }
 

@@ -1,10 +1,32 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* The walkers as an ordinary shared library, for tests: cc -DOTELPROF_HOST -shared. Memory is what `host_read` gives.
  */
-#include "../python_frames.h"
+#include "../native_frames.h"
 #include "../stacks.h"
 
 int (*host_read)(void *to, u32 size, u64 from);
+
+/* The unwind tables, set by the test. */
+struct host_tables {
+    const struct unwind_mapping *mappings;
+    const struct unwind_row *rows;
+    const struct unwind_rule *rules;
+    u32 mappings_count;
+    u32 rows_count;
+    u32 rules_count;
+} host_tables;
+
+static __always_inline const struct unwind_mapping *mapping_at(u32 index) {
+    return index < host_tables.mappings_count ? &host_tables.mappings[index] : 0;
+}
+
+static __always_inline const struct unwind_row *row_at(u32 index) {
+    return index < host_tables.rows_count ? &host_tables.rows[index] : 0;
+}
+
+static __always_inline const struct unwind_rule *rule_at(u32 index) {
+    return index < host_tables.rules_count ? &host_tables.rules[index] : 0;
+}
 
 u32 size_of_python_walk(void) {
     return sizeof(struct python_walk);
@@ -38,6 +60,34 @@ u32 frames_of(const struct python_walk *walk, struct frame *frames) {
 
 u32 state_of(const struct python_walk *walk) {
     return walk->state;
+}
+
+u32 size_of_native_walk(void) {
+    return sizeof(struct native_walk);
+}
+
+/* Walks a native stack to its end from registers in DWARF's order (rsp 7, rbp 6) and `ip`; Python frames as found by
+ * `python`. How many frames; they stay in `frames`. */
+u32 walk_native_stack(struct native_walk *walk, const struct python_walk *python, const u64 *registers, u64 ip,
+                      struct frame *frames) {
+    native_walk_start(walk, registers, ip, 0, host_tables.mappings_count);
+    while (!native_walk_step(walk, python))
+        ;
+    __builtin_memcpy(frames, walk->frames, walk->count * sizeof(*frames));
+    return walk->count;
+}
+
+u32 native_state_of(const struct native_walk *walk) {
+    return walk->state;
+}
+
+/* Segments of the Python walk: (entry, frames) pairs; how many. */
+u32 segments_of(const struct python_walk *walk, u64 *pairs) {
+    for (u32 i = 0; i < walk->segments; i++) {
+        pairs[2 * i] = walk->segment[i].entry;
+        pairs[2 * i + 1] = walk->segment[i].frames;
+    }
+    return walk->segments;
 }
 
 /* Ids of the chunks of a stack, the root's first; how many. `frames` has room for LIMIT_PYTHON_FRAMES. */
