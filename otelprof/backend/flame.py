@@ -77,12 +77,10 @@ def merge(stacks: Stacks, values: Ints, load: Callable[[Keys], Frames], max_node
     """
     drawn = np.flatnonzero((values > 0) & (stacks.lengths > 0))
     rows = Ragged(stacks.frames, stacks.lengths).take(drawn)
-    keys, place = np.unique(rows.data, return_inverse=True)
-    frames = load(keys)
+    frames = load(np.sort(np.unique(rows.data)))
     names, number_of, places = _names(frames)
-    numbered = Ragged(_numbers(keys, frames.keys, number_of, len(names) - 1)[place], rows.lengths)
     limit = min(max(max_nodes, 1), MAX_NODES)
-    levels = _levels(numbered, _within_int64(values[drawn]), len(names), limit)
+    levels = _levels(rows, _within_int64(values[drawn]), _Numbers(frames.keys, number_of, len(names)), limit)
     return _emitted(_folded(levels, limit), names, places)
 
 
@@ -97,13 +95,19 @@ def _names(frames: Frames) -> tuple[list[Name], Ints, list[str]]:
     return [*names, unknown], np.array([number[name] for name in shown], np.int64), [*(places[n] for n in names), ""]
 
 
-def _numbers(keys: Keys, known: Keys, number_of: Ints, unknown: int) -> Ints:
-    """The numbers of the names of frames given by key."""
-    if not len(known):
-        return np.full(len(keys), unknown, np.int64)
-    order = np.argsort(known)
-    at = np.minimum(np.searchsorted(known[order], keys), len(known) - 1)
-    return np.where(known[order][at] == keys, number_of[order][at], unknown)
+class _Numbers:
+    """The numbers of names by the keys of their frames; what isn't known has the last of `count`."""
+
+    def __init__(self, known: Keys, number_of: Ints, count: int) -> None:
+        order = np.argsort(known)
+        self._known, self._number_of, self.count = known[order], number_of[order], count
+
+    def of(self, keys: Keys) -> Ints:
+        """The number for each key."""
+        if not len(self._known):
+            return np.full(len(keys), self.count - 1, np.int64)
+        at = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)
+        return np.where(self._known[at] == keys, self._number_of[at], self.count - 1)
 
 
 def _within_int64(values: Ints) -> Ints:
@@ -117,7 +121,7 @@ def _within_int64(values: Ints) -> Ints:
     return np.array(kept, np.int64)
 
 
-def _levels(stacks: Ragged, values: Ints, names: int, limit: int) -> list[_Level]:
+def _levels(stacks: Ragged, values: Ints, names: _Numbers, limit: int) -> list[_Level]:
     """The bars from the roots down; none below a bar that can't be among the `limit` largest, nor can they be then."""
     active = np.flatnonzero(stacks.lengths > 0)
     parent = np.zeros(len(stacks), np.int64)
@@ -125,13 +129,13 @@ def _levels(stacks: Ragged, values: Ints, names: int, limit: int) -> list[_Level
     largest, least = np.zeros(0, np.int64), 0  # of the levels so far; in a later level only a larger bar will stay
     while len(active):
         depth = len(found)
-        key = parent[active] * names + stacks.data[stacks.starts[active] + depth]
+        key = parent[active] * names.count + names.of(stacks.data[stacks.starts[active] + depth])
         bars, inverse = np.unique(key, return_inverse=True)
         total, own = np.zeros(len(bars), np.int64), np.zeros(len(bars), np.int64)
         np.add.at(total, inverse, values[active])
         ends = stacks.lengths[active] == depth + 1
         np.add.at(own, inverse[ends], values[active[ends]])
-        found.append(_Level(bars // names, bars % names, total, own))
+        found.append(_Level(bars // names.count, bars % names.count, total, own))
         parent[active] = inverse
         active = active[~ends & (total > least)[inverse]]
         largest, least = _largest(np.concatenate([largest, total]), limit)
