@@ -73,7 +73,7 @@ def record(wanted: _Wanted) -> int:
         agent = Agent(configuration(pids, command is not None, wanted.native, recording), find_state_dir())
         begun = time.monotonic()
         with progress(agent.counters) as on_second:
-            agent.run(wanted.duration, command.go if command is not None else None, on_second)
+            agent.run(wanted.duration, lambda: _begin(command), on_second)
     finally:
         if command is not None:
             command.end()
@@ -88,6 +88,13 @@ def record(wanted: _Wanted) -> int:
         say(str(nothing))
     finish(agent.counters)
     return 1 if nothing is not None else 0
+
+
+def _begin(command: TargetCommand | None) -> None:
+    """Everything is attached: let the command run."""
+    log.info("recording")
+    if command is not None:
+        command.go()
 
 
 def _nothing(pids: Sequence[int]) -> str:

@@ -107,29 +107,57 @@ def test_a_command_that_outlives_the_duration_is_asked_to_end(tmp_path):
     assert b"note: the command ended with status -15" in done.stderr
 
 
-def test_it_ends_with_its_target(tmp_path):
-    process = subprocess.Popen([sys.executable, TARGET, "3"], stdout=subprocess.PIPE)
+class Recording:
+    """A recording in the background, once it has begun."""
+
+    def __init__(self, *options):
+        self.process = subprocess.Popen(argv(*options), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.log = b""
+        while not self.log.endswith(b"recording\n"):
+            line = self.process.stderr.readline()
+            assert line, self.log
+            self.log += line
+
+    def end(self):
+        """Its standard output and all of its log."""
+        out, log = self.process.communicate(timeout=60)
+        return out, self.log + log
+
+
+def work(pid, seconds):
+    """Wait until a process has used so much more CPU."""
+
+    def used():
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    start = used()
+    while used() < start + seconds:
+        time.sleep(0.05)
+
+
+def test_it_ends_with_its_target():
+    process = subprocess.Popen([sys.executable, TARGET, "600"], stdout=subprocess.PIPE)
     process.stdout.readline()
-    done = record("--pid", process.pid, "-f", "folded", "-o", "-")
+    recording = Recording("--pid", process.pid, "-f", "folded", "-o", "-")
+    work(process.pid, 0.5)
+    process.terminate()
     process.wait()
     process.stdout.close()
+    out, log = recording.end()
 
-    assert done.returncode == 0, done.stderr
-    assert folded(done.stdout)
+    assert recording.process.returncode == 0, log
+    assert sum(folded(out).values()) == summary(log)[0] > 10
 
 
 def test_ctrl_c_ends_it_and_the_file_is_written(target, tmp_path):
-    out = tmp_path / "out.folded"
-    process = subprocess.Popen(argv("--pid", target, "-f", "folded", "-o", out), stderr=subprocess.PIPE)
-    while b"loader" not in process.stderr.readline():
-        pass
-    time.sleep(2)
-    process.send_signal(signal.SIGINT)
-    log = process.stderr.read()
-    process.stderr.close()
+    recording = Recording("--pid", target, "-f", "folded", "-o", tmp_path / "out")
+    work(target, 0.5)
+    recording.process.send_signal(signal.SIGINT)
+    _, log = recording.end()
 
-    assert process.wait(30) == 0
-    assert sum(folded(out.read_bytes()).values()) == summary(log)[0] > 0
+    assert recording.process.returncode == 0, log
+    assert sum(folded((tmp_path / "out").read_bytes()).values()) == summary(log)[0] > 10
 
 
 def test_the_summary_is_a_document(target, tmp_path):
