@@ -131,7 +131,62 @@ static __always_inline void count_state(u32 state) {
 struct python_stack {
     u64 id;
     u32 state; /* enum python_state */
+    u32 pad;
+    u64 trace_id[2]; /* of the current span, as in struct origin */
+    u64 span_id;
 };
+
+VERIFIED_ONCE int step_span(struct scratch *work) {
+    return work ? span_walk_step(&work->span) : 1;
+}
+
+/* The layout for the interpreter that the thread is in; 0: there is none. */
+static __always_inline struct span_layout *find_span_layout(u32 pid, u64 thread_state) {
+    struct span_owner owner = {.pid = pid};
+    struct span_layout *layout = bpf_map_lookup_elem(&spans_of, &owner);
+    u64 interpreter = 0;
+    if (!layout || read_user(&interpreter, sizeof(interpreter), thread_state + layout->thread_interpreter))
+        return 0;
+    if (layout->interpreter == interpreter)
+        return layout;
+    owner.interpreter = interpreter;
+    return bpf_map_lookup_elem(&spans_of, &owner);
+}
+
+/* Keeps what the walk has found out about the process, for the next ones. Others may write the same words meanwhile. */
+static __always_inline void keep_learnt(struct span_layout *layout, const struct span_walk *walk) {
+    for (u32 i = 0; i < LIMIT_NODE_TYPES; i++)
+        layout->node_types[i] = walk->layout.node_types[i];
+    for (u32 i = 0; i < LIMIT_SPAN_TYPES; i++)
+        layout->types[i].place = walk->layout.types[i].place;
+    layout->span_key_hash = walk->layout.span_key_hash;
+    layout->attribute_hash = walk->layout.attribute_hash;
+    layout->unknown_type = walk->layout.unknown_type;
+}
+
+/* The current span of a thread whose Python stack was walked. */
+static __always_inline void take_span(struct scratch *work, struct python_stack *stack) {
+    struct span_walk *walk = &work->span;
+    struct span_layout *layout = find_span_layout(bpf_get_current_pid_tgid() >> 32, work->walk.thread_state);
+    if (!layout)
+        return;
+    walk->layout = *layout;
+    if (!span_walk_start(walk, work->walk.thread_state)) {
+        for (u32 i = 0; i < SPAN_STEPS; i++) {
+            if (step_span(work))
+                break;
+        }
+    }
+    if (walk->learnt)
+        keep_learnt(layout, walk);
+    if (walk->state == SPAN_UNREADABLE || walk->state == SPAN_UNKNOWN)
+        count_one(COUNT_SPANS_LOST);
+    if (walk->state != SPAN_FOUND)
+        return;
+    stack->trace_id[0] = walk->trace_id[0];
+    stack->trace_id[1] = walk->trace_id[1];
+    stack->span_id = walk->span_id;
+}
 
 static __always_inline void walk_python(struct scratch *work, struct python_stack *stack) {
     if (!python_walk_start(&work->walk, THREAD_POINTER(current_task()))) {
@@ -155,6 +210,7 @@ static __always_inline void take_python_stack(const struct target *target, struc
     u32 slot = 0;
     stack->id = 0;
     stack->state = PYTHON_NOT_TARGET;
+    stack->trace_id[0] = stack->trace_id[1] = stack->span_id = 0;
     if (!target || !(target->flags & TARGET_PYTHON))
         return;
     struct scratch *work = take_scratch(&slot);
@@ -163,6 +219,8 @@ static __always_inline void take_python_stack(const struct target *target, struc
     work->process = target->process;
     work->walk.layout = target->python;
     walk_python(work, stack);
+    if (target->flags & TARGET_SPANS)
+        take_span(work, stack);
     free_scratch(slot);
 }
 
@@ -174,6 +232,9 @@ static __always_inline void fill_origin(struct origin *origin, u32 process, cons
     origin->pid = id >> 32;
     origin->tid = (u32)id;
     origin->cpu = bpf_get_smp_processor_id();
+    origin->trace_id[0] = stack->trace_id[0];
+    origin->trace_id[1] = stack->trace_id[1];
+    origin->span_id = stack->span_id;
     origin->python = stack->id;
     origin->python_state = stack->state;
     bpf_get_current_comm(origin->comm, sizeof(origin->comm));

@@ -5,6 +5,7 @@
 #define OTELPROF_MAPS_H
 
 #include "bpf.h"
+#include "otel_span.h"
 #include "python_frames.h"
 #include "stacks.h"
 
@@ -34,6 +35,7 @@ struct kernel_name {
 struct scratch {
     struct python_walk walk;
     struct chunk_ids chunks;
+    struct span_walk span;
     u32 process;
     u32 pad;
     struct kernel_name name;
@@ -45,6 +47,10 @@ enum { ONLY = 0 };
 /* Processes that are known, by tgid. Written by Python and by the programs of processes.bpf.c; read at every event.
  * Full: new processes aren't targets (a forked child then waits for Python). */
 TABLE(BPF_MAP_TYPE_HASH, targets, u32, struct target, 16384);
+
+/* How the current span is read, for targets with TARGET_SPANS. Written by Python, by the fork program for children, and
+ * by sampler and cuda with what they learn; read at every event of such a process. Full: no spans of new processes. */
+TABLE(BPF_MAP_TYPE_HASH, spans_of, struct span_owner, struct span_layout, 4096);
 
 /* What the agent wants; one value. Written by Python before anything is attached, read at every event. */
 TABLE(BPF_MAP_TYPE_ARRAY, settings, u32, struct settings, 1);

@@ -30,6 +30,15 @@ static __always_inline int is_followed(const struct target *target) {
     return (set && set->scope == SCOPE_NODE) || (target->flags & TARGET_FOLLOW);
 }
 
+/* Gives the child its parent's way to the current span: what is in its memory stands where it stood. */
+static __always_inline void inherit_spans(u32 parent, u32 child) {
+    struct span_owner owner = {.pid = parent};
+    struct span_layout *layout = bpf_map_lookup_elem(&spans_of, &owner);
+    owner.pid = child;
+    if (layout)
+        bpf_map_update_elem(&spans_of, &owner, layout, BPF_ANY);
+}
+
 /* Makes the child a target like its parent; its incarnation, 0 when it is none. */
 static __always_inline u32 inherit(u32 parent, u32 child) {
     struct target *target = bpf_map_lookup_elem(&targets, &parent);
@@ -38,13 +47,18 @@ static __always_inline u32 inherit(u32 parent, u32 child) {
         return 0;
     __builtin_memcpy(&copy, target, sizeof(copy));
     copy.process = INCARNATION_FORKED | __sync_fetch_and_add(&forks, 1);
+    if (copy.flags & TARGET_SPANS)
+        inherit_spans(parent, child);
     return bpf_map_update_elem(&targets, &child, &copy, BPF_ANY) ? 0 : copy.process;
 }
 
 /* Takes the process out of the targets; the incarnation that it had. */
 static __always_inline u32 forget(u32 pid) {
     struct target *target = bpf_map_lookup_elem(&targets, &pid);
+    struct span_owner owner = {.pid = pid};
     u32 process = target ? target->process : 0;
+    if (target && (target->flags & TARGET_SPANS))
+        bpf_map_delete_elem(&spans_of, &owner);
     if (target)
         bpf_map_delete_elem(&targets, &pid);
     return process;

@@ -26,12 +26,13 @@ struct python_segment {
 
 struct python_walk {
     struct python_layout layout;
-    u64 next;     /* address of the frame to read, 0: the chain has ended */
-    u32 count;    /* frames found so far, leaf first */
-    u32 state;    /* enum python_state */
-    u64 c_frame;  /* the innermost C frame that isn't in a segment yet, where there are any */
-    u32 running;  /* frames found since the last segment was closed */
-    u32 segments; /* closed so far */
+    u64 thread_state; /* PyThreadState of the thread, 0: it has none */
+    u64 next;         /* address of the frame to read, 0: the chain has ended */
+    u32 count;        /* frames found so far, leaf first */
+    u32 state;        /* enum python_state */
+    u64 c_frame;      /* the innermost C frame that isn't in a segment yet, where there are any */
+    u32 running;      /* frames found since the last segment was closed */
+    u32 segments;     /* closed so far */
     struct python_segment segment[LIMIT_NATIVE_FRAMES];
     u8 buffer[FRAME_BUFFER + 8];
     struct frame frames[LIMIT_PYTHON_FRAMES + FRAME_SLACK];
@@ -133,6 +134,7 @@ static __always_inline int is_entered(const struct python_walk *walk) {
 static __always_inline int python_walk_start(struct python_walk *walk, u64 thread_pointer) {
     walk->count = 0;
     walk->next = 0;
+    walk->thread_state = 0;
     walk->c_frame = 0;
     walk->running = 0;
     walk->segments = 0;
@@ -140,6 +142,7 @@ static __always_inline int python_walk_start(struct python_walk *walk, u64 threa
     u64 thread_state = follow(&walk->layout.thread_state, thread_pointer);
     if (!thread_state || thread_state == ~0ull)
         return 1;
+    walk->thread_state = thread_state;
     u16 c_frame = walk->layout.thread_c_frame;
     if (c_frame && read_user(&walk->c_frame, sizeof(walk->c_frame), thread_state + c_frame))
         walk->c_frame = 0;

@@ -40,8 +40,8 @@ enum scope {
 
 /* The one value of the array map `settings`. */
 struct settings {
-    u32 scope; /* enum scope */
-    u32 epoch; /* the agent's number in dispatch ids, 16 bits, another one at each start */
+    u32 scope;  /* enum scope */
+    u32 epoch;  /* the agent's number in dispatch ids, 16 bits, another one at each start */
     u32 native; /* 1: walk native stacks too */
     u32 pad;
 };
@@ -87,7 +87,8 @@ struct python_layout {
     u16 thread_c_frame;               /* PyThreadState.cframe, which each evaluation call puts on the C stack; or 0 */
     u16 c_frame_previous;
     u16 pad[3];
-    struct code_range evaluation[2]; /* _PyEval_EvalFrameDefault and its cold part, where nothing else tells (3.8, 3.9) */
+    struct code_range
+        evaluation[2]; /* _PyEval_EvalFrameDefault and its cold part, where nothing else tells (3.8, 3.9) */
 };
 
 /* --- unwind tables ----------------------------------------------------------------------------------------- */
@@ -146,8 +147,8 @@ enum target_flag {
 
 /* Value of the hash map `targets`, key: tgid in the host's PID namespace (u32). */
 struct target {
-    u32 process; /* incarnation number, see below; never 0 */
-    u32 flags;   /* enum target_flag */
+    u32 process;        /* incarnation number, see below; never 0 */
+    u32 flags;          /* enum target_flag */
     u32 mappings;       /* its first in `unwind_mappings` */
     u32 mappings_count; /* at most LIMIT_MAPPINGS */
     struct python_layout python;
@@ -421,6 +422,7 @@ enum count {
     COUNT_NATIVE_NO_RULE,
     COUNT_NATIVE_UNREADABLE,
     COUNT_SCRATCH_BUSY, /* walks not done since every scratch slot of the CPU was taken */
+    COUNT_SPANS_LOST,   /* current spans that couldn't be read: the event has no link */
     COUNT_NAMES_LOST,   /* cuda_name records for which the ring had no room */
     COUNT_EVENTS_LOST,  /* process_event records for which the ring had no room */
     COUNT_LOST,         /* events without a record: `losses` has them by process, and has changed when this has */

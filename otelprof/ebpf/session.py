@@ -159,6 +159,22 @@ class Session:
         found: np.void | None = self._table("targets", _U32, wire().dtype("target")).get(pid)
         return found
 
+    def set_spans(self, pid: int, interpreter: int, layout: np.void) -> None:
+        """Have the spans of a process read, where its target says so; `layout` is a record of `struct span_layout`.
+
+        `interpreter` is the address of the interpreter's state, 0: the main one.
+        """
+        self._spans().put(_span_owner(pid, interpreter), layout)
+
+    def spans(self, pid: int, interpreter: int = 0) -> np.void | None:
+        """The layout that the kernel has, with what it has learnt; None when it has none."""
+        found: np.void | None = self._spans().get(_span_owner(pid, interpreter))
+        return found
+
+    def drop_spans(self, pid: int, interpreter: int = 0) -> bool:
+        """Read them no more; False when they weren't."""
+        return self._spans().delete(_span_owner(pid, interpreter))
+
     def forget_chunks(self, ids: Iterable[int]) -> None:
         """Have these stack chunks sent again when they are seen again: for a reader that has thrown them away."""
         seen = self._table("chunks_seen", _U64, np.dtype("u1"))
@@ -221,6 +237,9 @@ class Session:
     def _table(self, name: str, key: np.dtype[Any], value: np.dtype[Any]) -> Table:
         return Table(self._loader.maps[name], key, value)
 
+    def _spans(self) -> Table:
+        return self._table("spans_of", wire().dtype("span_owner"), wire().dtype("span_layout"))
+
     def _write_settings(self) -> None:
         scope = wire()["SCOPE_NODE" if self._settings.node else "SCOPE_TARGETS"]
         epoch = int.from_bytes(os.urandom(2), "little")
@@ -251,6 +270,10 @@ class Session:
             self._lost = lost
             self._last_losses = _with_counts(*self._table("losses", wire().dtype("loss"), _U64).items(LOSSES))
         return self._last_losses
+
+
+def _span_owner(pid: int, interpreter: int) -> np.void:
+    return wire().record("span_owner", {"pid": pid, "interpreter": interpreter})
 
 
 def _with_counts(keys: Records, values: npt.NDArray[np.uint64]) -> Records:

@@ -32,6 +32,8 @@ class CPython:
     """Py_tss_t autoTSSkey: int _is_initialized, then the pthread key."""
     interpreter_next: int = 0
     interpreter_threads: int = 0
+    interpreter_modules: int = 0
+    """The dict that is sys.modules."""
     # PyThreadState
     thread_next: int = 8
     thread_interpreter: int = 16
@@ -39,6 +41,8 @@ class CPython:
     """pthread_self(), which glibc and musl make equal to the thread pointer."""
     thread_frame: tuple[int, ...] = ()
     """Dereferences from the thread state to its innermost frame."""
+    thread_context: int = 0
+    """The current contextvars.Context."""
     # PyFrameObject, _PyInterpreterFrame
     frame_size: int = 0
     frame_code: int = 0
@@ -56,9 +60,21 @@ class CPython:
     code_bytecode: int = 0
     """co_code_adaptive: where instructions begin inside the code object."""
     code_tlbc: int = 0
+    code_names: int = 0
+    """The tuple co_names."""
     # objects
     object_type: int = 8
     type_name: int = 24
+    type_flags: int = 168
+    type_dict: int = 264
+    type_dict_offset: int = 288
+    type_cached_keys: int = 0
+    """PyHeapTypeObject.ht_cached_keys: the keys that instances share."""
+    function_code: int = 48
+    module_dict: int = 16
+    tuple_items: int = 24
+    variable_hash: int = 56
+    """PyContextVar.var_hash."""
     bytes_size: int = 16
     bytes_data: int = 32
     text_length: int = 16
@@ -68,6 +84,11 @@ class CPython:
     """sizeof(PyASCIIObject): where pure ASCII begins."""
     text_compact: int = 72
     """sizeof(PyCompactUnicodeObject): where other compact strings begin, and PyUnicodeObject.data of legacy ones."""
+
+    @property
+    def header(self) -> int:
+        """sizeof(PyObject): where a structure's own fields begin, and ob_size of those of variable size."""
+        return self.object_type + 8
 
     @property
     def code_size(self) -> int:
@@ -81,7 +102,8 @@ def _free_threaded(layout: CPython, **changes: int) -> CPython:
         name: getattr(layout, name) + 16
         for name in (
             "code_first_line", "code_filename", "code_name", "code_lines", "code_bytecode", "object_type", "type_name",
-            "bytes_size", "bytes_data", "text_length", "text_state", "text_ascii", "text_compact",
+            "bytes_size", "bytes_data", "text_length", "text_state", "text_ascii", "text_compact", "code_names", "type_flags",
+            "type_dict", "type_dict_offset", "type_cached_keys", "function_code", "module_dict", "tuple_items",
         )
     }  # fmt: skip
     return replace(layout, free_threaded=True, **{**moved, **changes})
@@ -90,37 +112,41 @@ def _free_threaded(layout: CPython, **changes: int) -> CPython:
 _38 = CPython(
     minor=8, runtime_interpreters=32, runtime_tss_key=1392, interpreter_next=0, interpreter_threads=8, thread_id=176,
     thread_frame=(24,), frame_size=112, frame_code=32, frame_previous=24, frame_instruction=104, code_first_line=40,
-    code_filename=104, code_name=112, code_lines=120,
+    code_filename=104, code_name=112, code_lines=120, code_names=64, interpreter_modules=56, thread_context=240,
+    type_cached_keys=872, function_code=16,
 )  # fmt: skip
-_39 = replace(_38, minor=9, runtime_tss_key=584)
-_310 = replace(_39, minor=10, frame_size=104, frame_instruction=96)
+_39 = replace(_38, minor=9, runtime_tss_key=584, interpreter_modules=856, type_cached_keys=864)
+_310 = replace(_39, minor=10, frame_size=104, frame_instruction=96, type_cached_keys=872, function_code=48)
 _311 = CPython(
     minor=11, runtime_interpreters=40, runtime_tss_key=592, interpreter_next=0, interpreter_threads=16, thread_id=152,
     thread_frame=(56, 8), frame_size=72, frame_code=32, frame_previous=48, frame_instruction=56, frame_owner=68,
-    code_first_line=72, code_filename=112, code_name=128, code_lines=136, code_bytecode=184,
+    code_first_line=72, code_filename=112, code_name=128, code_lines=136, code_bytecode=184, code_names=32,
+    interpreter_modules=888, thread_context=224, type_cached_keys=872,
 )  # fmt: skip
 _312 = replace(
     _311, minor=12, runtime_tss_key=1544, interpreter_threads=72, thread_id=136, thread_frame=(56, 0), frame_code=0,
     frame_previous=8, frame_owner=70, shim_owner=3, code_first_line=68, code_bytecode=192, text_ascii=40, text_compact=56,
+    interpreter_modules=944, thread_context=208, type_cached_keys=880,
 )  # fmt: skip
 _313 = replace(
     _312, minor=13, runtime_interpreters=632, runtime_tss_key=2160, interpreter_next=7264, interpreter_threads=7344,
-    thread_id=152, thread_frame=(72,), code_bytecode=200,
+    thread_id=152, thread_frame=(72,), code_bytecode=200, interpreter_modules=7656,
 )  # fmt: skip
 _314 = replace(
     _313, minor=14, runtime_interpreters=808, runtime_tss_key=2336, interpreter_next=7272, frame_size=80, frame_owner=74,
-    code_bytecode=208,
+    code_bytecode=208, interpreter_modules=7688, tuple_items=32,
 )  # fmt: skip
 _315 = replace(
-    _314, minor=15, runtime_interpreters=936, runtime_tss_key=0, interpreter_next=7264, interpreter_threads=7336, thread_id=176
-)
+    _314, minor=15, runtime_interpreters=936, runtime_tss_key=0, interpreter_next=7264, interpreter_threads=7336, thread_id=176,
+    interpreter_modules=7592, thread_context=232, type_cached_keys=888,
+)  # fmt: skip
 _TLBC = {"frame_owner": 78, "frame_tlbc_index": 72, "code_tlbc": 224, "code_bytecode": 232, "text_kind_shift": 8}
 
 TABLE: Mapping[tuple[int, bool], CPython] = {
     **{(layout.minor, False): layout for layout in (_38, _39, _310, _311, _312, _313, _314, _315)},
-    (13, True): _free_threaded(_313),
-    (14, True): _free_threaded(_314, **_TLBC),
-    (15, True): _free_threaded(_315, **_TLBC),
+    (13, True): _free_threaded(_313, interpreter_modules=7664, variable_hash=48),
+    (14, True): _free_threaded(_314, **_TLBC, interpreter_modules=7712, variable_hash=48),
+    (15, True): _free_threaded(_315, **_TLBC, variable_hash=48),
 }
 """Layouts by (minor version, free-threaded)."""
 
@@ -129,6 +155,7 @@ _POSITIONS: Mapping[str, tuple[int, int, int]] = {
     "runtime_interpreters": (40, 40, 40),
     "interpreter_next": (64, 64, 64),
     "interpreter_threads": (72, 72, 72),
+    "interpreter_modules": (88, 96, 96),
     "thread_next": (168, 192, 192),
     "thread_frame": (184, 208, 208),
     "thread_id": (192, 216, 240),

@@ -98,8 +98,18 @@ def threads_of(memory: Memory, layout: CPython, runtime: int) -> Threads:
     return {pointer: frozenset(states) for pointer, states in found.items()}
 
 
+def interpreters_of(memory: Memory, layout: CPython, runtime: int) -> Iterator[int]:
+    """Addresses of the interpreters' states, newest first. Bounded, whatever it reads."""
+    return _chain(memory, runtime + layout.runtime_interpreters, layout.interpreter_next, INTERPRETER_LIMIT)
+
+
+def main_interpreter(memory: Memory, layout: CPython, runtime: int) -> int:
+    """Address of the main interpreter's state, which stands behind the head of the list (pycore_runtime.h)."""
+    return memory.pointer(runtime + layout.runtime_interpreters + 8)
+
+
 def _states(memory: Memory, layout: CPython, runtime: int) -> Iterator[int]:
-    for interpreter in _chain(memory, runtime + layout.runtime_interpreters, layout.interpreter_next, INTERPRETER_LIMIT):
+    for interpreter in interpreters_of(memory, layout, runtime):
         for state in _chain(memory, interpreter + layout.interpreter_threads, layout.thread_next, THREAD_LIMIT):
             if memory.pointer(state + layout.thread_interpreter) == interpreter:
                 yield state
