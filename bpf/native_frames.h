@@ -166,14 +166,11 @@ static __always_inline const struct unwind_rule *rule_of_frame(struct native_wal
     return rule && rule->cfa != UNWIND_NONE ? rule : 0;
 }
 
-/* Sets the walk to the frame of registers in DWARF's order, and `ip`; `mappings` is where the process's are. */
-static __always_inline void native_walk_start(struct native_walk *walk, const u64 *registers, u64 ip, u32 mappings,
-                                              u32 mappings_count) {
-    for (u32 i = 0; i < REGISTERS; i++)
-        walk->registers[i] = registers[i];
+/* Sets the walk to the frame of `ip`, whose registers have been put in; `mappings` is where the process's are. */
+static __always_inline void native_walk_start(struct native_walk *walk, u64 ip, u32 mappings, u32 mappings_count) {
     walk->ip = ip;
-    walk->sp = registers[REGISTER_SP];
-    walk->bp = registers[REGISTER_BP];
+    walk->sp = walk->registers[REGISTER_SP];
+    walk->bp = walk->registers[REGISTER_BP];
     walk->mappings = mappings;
     walk->mappings_count = mappings_count;
     walk->count = 0;

@@ -39,6 +39,15 @@ struct thread_struct {
 #define STACK_ARGUMENT(regs, n) ((regs)->sp + 8 + 8 * (n))
 #define RESULT(regs)            ((regs)->ax)
 
+/* All registers in DWARF's order: System V ABI, figure 3.36. */
+#define COPY_REGISTERS(to, regs)                                                                                       \
+    do {                                                                                                               \
+        (to)[0] = (regs)->ax, (to)[1] = (regs)->dx, (to)[2] = (regs)->cx, (to)[3] = (regs)->bx;                        \
+        (to)[4] = (regs)->si, (to)[5] = (regs)->di, (to)[6] = (regs)->bp, (to)[7] = (regs)->sp;                        \
+        (to)[8] = (regs)->r8, (to)[9] = (regs)->r9, (to)[10] = (regs)->r10, (to)[11] = (regs)->r11;                    \
+        (to)[12] = (regs)->r12, (to)[13] = (regs)->r13, (to)[14] = (regs)->r14, (to)[15] = (regs)->r15;                \
+    } while (0)
+
 enum { RETURN_ADDRESS_SIZE = 8 }; /* what `ret` takes off the stack */
 
 #endif

@@ -70,7 +70,8 @@ u32 size_of_native_walk(void) {
  * `python`. How many frames; they stay in `frames`. */
 u32 walk_native_stack(struct native_walk *walk, const struct python_walk *python, const u64 *registers, u64 ip,
                       struct frame *frames) {
-    native_walk_start(walk, registers, ip, 0, host_tables.mappings_count);
+    __builtin_memcpy(walk->registers, registers, sizeof(walk->registers));
+    native_walk_start(walk, ip, 0, host_tables.mappings_count);
     while (!native_walk_step(walk, python))
         ;
     __builtin_memcpy(frames, walk->frames, walk->count * sizeof(*frames));
