@@ -132,21 +132,21 @@ static __always_inline void count_lost_call(u32 process, u32 pid, u16 entry) {
 static __always_inline struct cuda_call *begin_call(struct pt_regs *regs) {
     u32 pid = bpf_get_current_pid_tgid() >> 32;
     u16 entry = bpf_get_attach_cookie(regs);
-    struct python_stack stack;
+    struct stacks found;
     struct target *target;
     if (!is_wanted(pid, &target))
         return 0;
     u32 process = target ? target->process : 0;
     settle_last_call(regs, process);
     count_one(is_launch(entry) ? COUNT_LAUNCHES_SEEN : COUNT_CALLS_SEEN);
-    take_python_stack(target, &stack);
+    take_stacks(target, regs, &found);
     struct cuda_call *call = bpf_ringbuf_reserve(&calls, sizeof(*call), 0);
     if (!call) {
         count_lost_call(process, pid, entry);
         return 0;
     }
     __builtin_memset(call, 0, sizeof(*call));
-    fill_origin(&call->origin, process, &stack);
+    fill_origin(&call->origin, process, &found);
     call->dispatch = next_dispatch();
     call->entry = entry;
     call->caller = read_word(regs->sp);

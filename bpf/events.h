@@ -70,17 +70,30 @@ VERIFIED_ONCE int step_python(struct scratch *work) {
     return work ? python_walk_step(&work->walk) : 1;
 }
 
+/* The same of the native stack. */
+VERIFIED_ONCE int step_native(struct scratch *work) {
+    return work ? native_walk_step(&work->native, &work->walk) : 1;
+}
+
+/* Frames of the walked stack of a kind, and how many. */
+static __always_inline const struct frame *frames_of(const struct scratch *work, u8 kind, u32 *count) {
+    *count = kind == STACK_PYTHON ? work->walk.count : work->native.count;
+    return kind == STACK_PYTHON ? work->walk.frames : work->native.frames;
+}
+
 /* Id of chunk `number` of the walked stack; 0: there is none. */
-VERIFIED_ONCE int name_python_chunk(struct scratch *work, u32 number) {
+VERIFIED_ONCE int name_chunk_of(struct scratch *work, u8 kind, u32 number) {
+    u32 count;
     if (!work)
         return 0;
-    u64 seed = hash_seed(work->process, STACK_PYTHON);
-    return name_chunk(&work->chunks, work->walk.frames, work->walk.count, seed, number);
+    const struct frame *frames = frames_of(work, kind, &count);
+    return name_chunk(&work->chunks, frames, count, hash_seed(work->process, kind), number);
 }
 
 /* Puts chunk `number` into the ring, unless it has been there; 1: no room. */
-VERIFIED_ONCE int send_chunk(struct scratch *work, u32 number) {
+VERIFIED_ONCE int send_chunk(struct scratch *work, u8 kind, u32 number) {
     const u8 here = 1;
+    u32 count;
     if (!work || number >= STACK_CHUNKS)
         return 1;
     u64 id = work->chunks.id[number];
@@ -94,25 +107,31 @@ VERIFIED_ONCE int send_chunk(struct scratch *work, u32 number) {
     chunk->id = id;
     chunk->parent = number ? work->chunks.id[(number - 1) & (STACK_CHUNKS - 1)] : 0;
     chunk->process = work->process;
-    chunk->kind = STACK_PYTHON;
-    chunk->count = chunk_length(work->walk.count, number);
+    chunk->kind = kind;
+    const struct frame *frames = frames_of(work, kind, &count);
+    chunk->count = chunk_length(count, number);
     chunk->pad = 0;
-    u32 start = chunk_start(work->walk.count, number) & (LIMIT_PYTHON_FRAMES - 1);
-    bpf_probe_read_kernel(chunk->frames, sizeof(chunk->frames), &work->walk.frames[start]);
+    u32 start = chunk_start(count, number) & (LIMIT_PYTHON_FRAMES - 1);
+    bpf_probe_read_kernel(chunk->frames, sizeof(chunk->frames), &frames[start]);
     bpf_ringbuf_submit(chunk, BPF_RB_NO_WAKEUP);
     bpf_map_update_elem(&chunks_seen, &id, &here, BPF_ANY);
     count_one(COUNT_CHUNKS_SENT);
     return 0;
 }
 
-/* Sends what of the stack hasn't been sent, from the root on, and gives its id. What finds no room stops it: a chunk is
- * never there without those towards the root. */
-static __always_inline u64 send_stack(struct scratch *work) {
+/* Sends what of the walked stack hasn't been sent, from the root on, and gives its id. What finds no room stops it: a
+ * chunk is never there without those towards the root. */
+static __always_inline u64 send_stack(struct scratch *work, u8 kind) {
+    work->chunks.count = 0;
+    for (u32 number = 0; number < STACK_CHUNKS; number++) {
+        if (!name_chunk_of(work, kind, number))
+            break;
+    }
     u32 total = work->chunks.count;
     if (!total || total > STACK_CHUNKS)
         return 0;
     for (u32 number = 0; number < STACK_CHUNKS; number++) {
-        if (number >= total || send_chunk(work, number))
+        if (number >= total || send_chunk(work, kind, number))
             break;
     }
     return work->chunks.id[(total - 1) & (STACK_CHUNKS - 1)];
@@ -127,12 +146,24 @@ static __always_inline void count_state(u32 state) {
         count_one(COUNT_PYTHON_NO_THREAD_STATE);
 }
 
-/* What the walk found, for the head of a record. */
-struct python_stack {
-    u64 id;
-    u32 state; /* enum python_state */
-    u32 pad;
-    u64 trace_id[2]; /* of the current span, as in struct origin */
+static __always_inline void count_native_state(u32 state) {
+    if (state == NATIVE_TRUNCATED)
+        count_one(COUNT_NATIVE_TRUNCATED);
+    else if (state == NATIVE_NO_TABLE)
+        count_one(COUNT_NATIVE_NO_TABLE);
+    else if (state == NATIVE_NO_RULE)
+        count_one(COUNT_NATIVE_NO_RULE);
+    else if (state == NATIVE_UNREADABLE)
+        count_one(COUNT_NATIVE_UNREADABLE);
+}
+
+/* What the walks found, for the head of a record. */
+struct stacks {
+    u64 python;
+    u64 native;
+    u32 python_state; /* enum python_state */
+    u32 native_state; /* enum native_state */
+    u64 trace_id[2];  /* of the current span, as in struct origin */
     u64 span_id;
 };
 
@@ -165,7 +196,7 @@ static __always_inline void keep_learnt(struct span_layout *layout, const struct
 }
 
 /* The current span of a thread whose Python stack was walked. */
-static __always_inline void take_span(struct scratch *work, struct python_stack *stack) {
+static __always_inline void take_span(struct scratch *work, struct stacks *found) {
     struct span_walk *walk = &work->span;
     struct span_layout *layout = find_span_layout(bpf_get_current_pid_tgid() >> 32, work->walk.thread_state);
     if (!layout)
@@ -183,48 +214,68 @@ static __always_inline void take_span(struct scratch *work, struct python_stack 
         count_one(COUNT_SPANS_LOST);
     if (walk->state != SPAN_FOUND)
         return;
-    stack->trace_id[0] = walk->trace_id[0];
-    stack->trace_id[1] = walk->trace_id[1];
-    stack->span_id = walk->span_id;
+    found->trace_id[0] = walk->trace_id[0];
+    found->trace_id[1] = walk->trace_id[1];
+    found->span_id = walk->span_id;
 }
 
-static __always_inline void walk_python(struct scratch *work, struct python_stack *stack) {
+static __always_inline void walk_python(struct scratch *work, struct stacks *found) {
     if (!python_walk_start(&work->walk, THREAD_POINTER(current_task()))) {
         for (u32 i = 0; i < WALK_STEPS; i++) {
             if (step_python(work))
                 break;
         }
     }
-    work->chunks.count = 0;
-    for (u32 number = 0; number < STACK_CHUNKS; number++) {
-        if (!name_python_chunk(work, number))
-            break;
-    }
-    stack->id = send_stack(work);
-    stack->state = work->walk.state;
-    count_state(stack->state);
+    found->python = send_stack(work, STACK_PYTHON);
+    found->python_state = work->walk.state;
+    count_state(found->python_state);
 }
 
-/* The Python stack of the current thread, sent if it is new. */
-static __always_inline void take_python_stack(const struct target *target, struct python_stack *stack) {
+static __always_inline void walk_native(struct scratch *work, u64 ip, const struct target *target,
+                                        struct stacks *found) {
+    native_walk_start(&work->native, ip, target->mappings, target->mappings_count);
+    for (u32 i = 0; i <= LIMIT_NATIVE_FRAMES; i++) {
+        if (step_native(work))
+            break;
+    }
+    found->native = send_stack(work, STACK_NATIVE);
+    found->native_state = work->native.state;
+    count_native_state(found->native_state);
+}
+
+static __always_inline int native_is_wanted(void) {
+    const u32 only = ONLY;
+    struct settings *set = bpf_map_lookup_elem(&settings, &only);
+    return set && set->native;
+}
+
+/* The Python and native stacks of the current thread, sent if they are new. `regs` are those of its user code. */
+static __always_inline void take_stacks(const struct target *target, const struct pt_regs *regs, struct stacks *found) {
     u32 slot = 0;
-    stack->id = 0;
-    stack->state = PYTHON_NOT_TARGET;
-    stack->trace_id[0] = stack->trace_id[1] = stack->span_id = 0;
-    if (!target || !(target->flags & TARGET_PYTHON))
+    __builtin_memset(found, 0, sizeof(*found));
+    if (!target)
+        return;
+    u32 is_python = target->flags & TARGET_PYTHON, native = native_is_wanted();
+    if (!is_python && !native)
         return;
     struct scratch *work = take_scratch(&slot);
     if (!work)
         return;
     work->process = target->process;
     work->walk.layout = target->python;
-    walk_python(work, stack);
-    if (target->flags & TARGET_SPANS)
-        take_span(work, stack);
+    work->walk.segments = 0;
+    if (is_python)
+        walk_python(work, found);
+    if (is_python && (target->flags & TARGET_SPANS))
+        take_span(work, found);
+    if (native) {
+        COPY_REGISTERS(work->native.registers, regs);
+        walk_native(work, regs->ip, target, found);
+    }
     free_scratch(slot);
 }
 
-static __always_inline void fill_origin(struct origin *origin, u32 process, const struct python_stack *stack) {
+static __always_inline void fill_origin(struct origin *origin, u32 process, const struct stacks *found) {
     u64 id = bpf_get_current_pid_tgid();
     __builtin_memset(origin, 0, sizeof(*origin));
     origin->time = bpf_ktime_get_ns();
@@ -232,11 +283,13 @@ static __always_inline void fill_origin(struct origin *origin, u32 process, cons
     origin->pid = id >> 32;
     origin->tid = (u32)id;
     origin->cpu = bpf_get_smp_processor_id();
-    origin->trace_id[0] = stack->trace_id[0];
-    origin->trace_id[1] = stack->trace_id[1];
-    origin->span_id = stack->span_id;
-    origin->python = stack->id;
-    origin->python_state = stack->state;
+    origin->trace_id[0] = found->trace_id[0];
+    origin->trace_id[1] = found->trace_id[1];
+    origin->span_id = found->span_id;
+    origin->python = found->python;
+    origin->native = found->native;
+    origin->python_state = found->python_state;
+    origin->native_state = found->native_state;
     bpf_get_current_comm(origin->comm, sizeof(origin->comm));
 }
 

@@ -8,6 +8,7 @@
 #include "otel_span.h"
 #include "python_frames.h"
 #include "stacks.h"
+#include "unwind_tables.h"
 
 #define RING(name, bytes)                                                                                              \
     struct {                                                                                                           \
@@ -34,6 +35,7 @@ struct kernel_name {
 /* Working memory of one program run; too big for the 512 bytes of a program's stack. */
 struct scratch {
     struct python_walk walk;
+    struct native_walk native;
     struct chunk_ids chunks;
     struct span_walk span;
     u32 process;

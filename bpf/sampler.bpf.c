@@ -17,15 +17,21 @@ EXPORT(enum, python_state);
 EXPORT(enum, count);
 EXPORT(enum, lost_kind);
 EXPORT(enum, lost_reason);
+EXPORT(enum, native_state);
+EXPORT(enum, unwind_cfa);
+EXPORT(enum, unwind_fp);
+EXPORT(struct, unwind_mapping);
+EXPORT(struct, unwind_row);
+EXPORT(struct, unwind_rule);
 
-/* Where user code is; when the tick fell into the kernel, where it will go on. */
-static __always_inline u64 user_instruction(const struct pt_regs *regs) {
-    if (IS_USER_MODE(regs))
-        return regs->ip;
-    const struct pt_regs *user = (const struct pt_regs *)bpf_task_pt_regs(current_task());
-    u64 instruction = 0;
-    bpf_probe_read_kernel(&instruction, sizeof(instruction), &user->ip);
-    return instruction;
+/* The registers of user code; when the tick fell into the kernel, those with which it will go on. */
+static __always_inline void user_registers(const struct pt_regs *regs, struct pt_regs *user) {
+    if (IS_USER_MODE(regs)) {
+        __builtin_memcpy(user, regs, sizeof(*user));
+        return;
+    }
+    if (bpf_probe_read_kernel(user, sizeof(*user), (const void *)bpf_task_pt_regs(current_task())))
+        __builtin_memset(user, 0, sizeof(*user));
 }
 
 static __always_inline void count_lost_sample(u32 process, u32 pid) {
@@ -36,21 +42,23 @@ static __always_inline void count_lost_sample(u32 process, u32 pid) {
 SEC("perf_event")
 int sample_cpu(struct bpf_perf_event_data *context) {
     u32 pid = bpf_get_current_pid_tgid() >> 32;
-    struct python_stack stack;
+    struct stacks found;
+    struct pt_regs user;
     struct target *target;
     if (!pid || (current_task()->flags & TASK_IS_KERNEL_THREAD) || !is_wanted(pid, &target))
         return 0;
     u32 process = target ? target->process : 0;
     count_one(COUNT_SAMPLES_SEEN);
-    take_python_stack(target, &stack);
+    user_registers(&context->regs, &user);
+    take_stacks(target, &user, &found);
     struct sample *sample = bpf_ringbuf_reserve(&samples, sizeof(*sample), 0);
     if (!sample) {
         count_lost_sample(process, pid);
         return 0;
     }
-    fill_origin(&sample->origin, process, &stack);
+    fill_origin(&sample->origin, process, &found);
     sample->kernel = 0;
-    sample->instruction = user_instruction(&context->regs);
+    sample->instruction = user.ip;
     bpf_ringbuf_submit(sample, BPF_RB_NO_WAKEUP);
     return 0;
 }
