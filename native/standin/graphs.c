@@ -124,26 +124,91 @@ CUresult impl_cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction fun
 
 /* ---- graphs ---- */
 
-CUresult impl_cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph handle, unsigned long long flags) {
-    ENTER(cuGraphInstantiateWithFlags);
-    LOCKED();
-    (void)flags;
+static CUresult append_all(struct graph *graph, const struct graph *from) {
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0, count = from->count; i < count && result == CUDA_SUCCESS; i++)
+        result = append(graph, &from->nodes[i]);
+    return result;
+}
+
+static const struct graph *find_graph(const void *handle) {
     const struct graph *graph = standin_find(OBJECT_GRAPH, handle);
+    return graph && !graph->capture_id ? graph : NULL;
+}
+
+/* A new object of `kind` with the same nodes. */
+static CUresult duplicate(struct graph **out, enum object_kind kind, const void *handle) {
+    LOCKED();
+    const struct graph *graph = find_graph(handle);
     if (!out)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!graph || graph->capture_id)
+    if (!graph)
         return CUDA_ERROR_INVALID_HANDLE;
-    struct graph *exec = standin_new(OBJECT_EXEC);
-    if (!exec)
+    struct graph *made = standin_new(kind);
+    if (!made)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    for (size_t i = 0; i < graph->count; i++)
-        if (append(exec, &graph->nodes[i]) != CUDA_SUCCESS) {
-            free(exec->nodes);
-            standin_delete(OBJECT_EXEC, exec);
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-    *out = (CUgraphExec)exec;
+    if (append_all(made, graph) != CUDA_SUCCESS) {
+        free(made->nodes);
+        standin_delete(kind, made);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *out = made;
     return CUDA_SUCCESS;
+}
+
+CUresult impl_cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph handle, unsigned long long flags) {
+    ENTER(cuGraphInstantiateWithFlags);
+    (void)flags;
+    return duplicate((struct graph **)out, OBJECT_EXEC, handle);
+}
+
+CUresult impl_cuGraphClone(CUgraph *out, CUgraph handle) {
+    ENTER(cuGraphClone);
+    return duplicate((struct graph **)out, OBJECT_GRAPH, handle);
+}
+
+CUresult impl_cuGraphCreate(CUgraph *out, unsigned int flags) {
+    ENTER(cuGraphCreate);
+    LOCKED();
+    if (!out || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = standin_new(OBJECT_GRAPH);
+    return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* The child's nodes are copied, as the real driver clones the child; nodes have no handles of their own here. */
+CUresult impl_cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph handle, const CUgraphNode *dependencies, size_t count,
+                                       CUgraph child_handle) {
+    ENTER(cuGraphAddChildGraphNode);
+    LOCKED();
+    struct graph *graph = (struct graph *)find_graph(handle);
+    const struct graph *child = find_graph(child_handle);
+    if (!node || (count && !dependencies))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!graph || !child || graph == child)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *node = (CUgraphNode)graph;
+    return append_all(graph, child);
+}
+
+/* As many nodes of the same kinds as before, or it is refused: the real driver compares the whole topology. */
+CUresult impl_cuGraphExecUpdate_v2(CUgraphExec exec_handle, CUgraph handle, CUgraphExecUpdateResultInfo *info) {
+    ENTER(cuGraphExecUpdate_v2);
+    LOCKED();
+    struct graph *exec = standin_find(OBJECT_EXEC, exec_handle);
+    const struct graph *graph = find_graph(handle);
+    if (!info)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!exec || !graph)
+        return CUDA_ERROR_INVALID_HANDLE;
+    bool same = exec->count == graph->count;
+    for (size_t i = 0; same && i < graph->count; i++)
+        same = exec->nodes[i].kind == graph->nodes[i].kind;
+    *info = (CUgraphExecUpdateResultInfo){.result = same ? CU_GRAPH_EXEC_UPDATE_SUCCESS
+                                                         : CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED};
+    if (same && graph->count)
+        memcpy(exec->nodes, graph->nodes, graph->count * sizeof *graph->nodes);
+    return same ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
 }
 
 static CUresult replay(enum entry entry, CUgraphExec handle, CUstream stream_handle) {

@@ -7,6 +7,7 @@ return is certain; one that was read at the thread's next driver call is nearly 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -48,6 +49,8 @@ class KernelNames:
 
     counters: Counters
     limit: int = HANDLES_LIMIT
+    changed: set[int] = field(default_factory=set)
+    """Processes with names that are new; who has kept them elsewhere takes them out."""
     _handles: dict[int, dict[int, _Entry]] = field(default_factory=dict)
     _unknown: dict[tuple[int, int], None] = field(default_factory=dict)
 
@@ -62,6 +65,16 @@ class KernelNames:
             )
             self._learn(_key(int(record["process"]), int(record["pid"])), int(record["handle"]), entry)
 
+    def known(self, process: int) -> list[tuple[int, Frame | None, int, bool]]:
+        """What is known of a process: handle, frame (None: it has the name of another handle), that handle, certain."""
+        return [(handle, entry.frame, entry.object, entry.certain) for handle, entry in self._handles.get(process, {}).items()]
+
+    def restore(self, process: int, rows: Iterable[tuple[int, Frame | None, int, bool]]) -> None:
+        """Take back what `known` gave; names that are learnt later stand above it."""
+        for handle, frame, other, certain in rows:
+            self._learn(process, handle, _Entry(frame, other, certain))
+        self.changed.discard(process)
+
     def inherit(self, parent: int, child: int) -> None:
         """A forked child has its parent's handles."""
         if parent in self._handles:
@@ -71,6 +84,7 @@ class KernelNames:
         """A process has ended or changed its image."""
         for key in (process, _key(0, pid)):
             self._handles.pop(key, None)
+            self.changed.discard(key)
         self._unknown = {known: None for known in self._unknown if known[0] != process}
 
     def frame(self, process: int, pid: int, handle: int) -> Frame:
@@ -92,7 +106,9 @@ class KernelNames:
     def _learn(self, process: int, handle: int, entry: _Entry) -> None:
         handles = self._handles.setdefault(process, {})
         known = handles.pop(handle, None)
-        handles[handle] = known if known and known.certain and not entry.certain else entry
+        handles[handle] = kept = known if known and known.certain and not entry.certain else entry
+        if kept != known:
+            self.changed.add(process)
         if len(handles) > self.limit:
             del handles[next(iter(handles))]
 

@@ -1,5 +1,7 @@
 """Driver calls: sets the probes, learns the kernels' names and how long waits took, and makes rows of LAUNCHES.
 
+Captures of graphs are followed beside (graphs.py), and what is seen only once is kept for the next agent (journal.py).
+
 A wait is held back until its end was seen at its return site, or for half a minute; everything else goes out with the
 next batch.
 """
@@ -12,13 +14,17 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from otelprof.batch import LAUNCHES, CallKind, Frame, Interner, Table
-from otelprof.counters import LAUNCHES_SEEN, Counters
+from otelprof.batch import LAUNCHES, SAMPLES, CallKind, Frame, Interner, Table
+from otelprof.component import Host
+from otelprof.counters import LAUNCHES_SEEN
 from otelprof.ebpf.layout import wire
 from otelprof.ebpf.mappings import NewMapping
 from otelprof.ebpf.session import Drained, Session
 from otelprof.errors import TargetError
 from otelprof.processes.table import Change, ChangeKind, Process
+from otelprof.receivers.ebpf.config import Cuda
+from otelprof.receivers.ebpf.graphs import REPLAY, Graphs
+from otelprof.receivers.ebpf.journal import Journal
 from otelprof.receivers.ebpf.rows import Ids, Rows, columns, distinct
 from otelprof.receivers.ebpf.watch import Watch
 from otelprof.symbols.cuda import KernelNames
@@ -40,11 +46,12 @@ def keyed(calls: Table, field: str) -> Table:
 class Calls:
     """See the module's text."""
 
-    def __init__(self, session: Session, rows: Rows, watch: Watch, counters: Counters) -> None:
-        self._rows, self._watch, self._counters = rows, watch, counters
-        self._files = LibcudaFiles(session, wire().enum("cuda_entry"), counters)
-        self._sites = ReturnSites(session, counters)
-        self._names = KernelNames(counters)
+    def __init__(self, session: Session, rows: Rows, watch: Watch, host: Host, settings: Cuda) -> None:
+        self._rows, self._watch, self._counters = rows, watch, host.counters
+        self._files = LibcudaFiles(session, wire().enum("cuda_entry"), host.counters)
+        self._sites = ReturnSites(session, host.counters)
+        self._names = KernelNames(host.counters)
+        self._journal = Journal(host.state_dir)
         self._calls: list[Table] = []
         self._ended: dict[int, int] = {}
         points = [(wire()[name], point) for name, point in BY_ENTRY.items()]
@@ -54,6 +61,8 @@ class Calls:
         for number, point in points:
             self._kinds[number] = point.kind or 0
             self._returning[number] = point.returns is not Returns.NOTHING
+        self._graphs = Graphs(rows, self._names, self._key, self._kinds, self._entries, settings.graph_stacks == "replay")
+        self._follows_graphs = settings.graphs
 
     # --- probes ------------------------------------------------------------------------------------------------
 
@@ -66,6 +75,7 @@ class Calls:
         """Births: probe the driver libraries that a process maps."""
         for change in changes:
             if change.kind is ChangeKind.FOUND:
+                self._load(change.process)
                 self._look_at(change.process)
             elif change.kind is ChangeKind.FORKED and change.parent is not None:
                 self._files.inherit(change.parent.incarnation, change.process.incarnation, change.process.pid)
@@ -77,6 +87,8 @@ class Calls:
             self._files.leave(process.incarnation)
             self._sites.leave(process.incarnation)
             self._names.leave(process.incarnation, process.pid)
+            self._graphs.leave(process.incarnation)
+            self._journal.leave(process)
 
     def mapped(self, process: Process | None, mapping: NewMapping) -> None:
         """A process has mapped a file: it may be a driver library."""
@@ -86,8 +98,14 @@ class Calls:
 
     def close(self) -> None:
         """Take all probes away."""
+        self._keep_journal(last=True)
         self._sites.close()
         self._files.close()
+
+    def _load(self, process: Process) -> None:
+        """What an earlier agent knew of the process."""
+        if self._journal.has(process):
+            self._journal.load(process, self._names, self._graphs.of(process.incarnation))
 
     def _look_at(self, process: Process) -> None:
         try:
@@ -100,9 +118,13 @@ class Calls:
     def take(self, drained: Drained) -> None:
         """Note what a turn brought."""
         self._names.add(drained.names)
-        if len(drained.calls):
-            self._calls.append(self._watch.identified(drained.calls))
-            self._learn_callers(self._calls[-1])
+        calls = self._watch.identified(drained.calls)
+        if len(calls):
+            self._calls.append(calls)
+            self._learn_callers(calls)
+        if self._follows_graphs:
+            self._graphs.take(calls, drained.returns)
+        self._keep_journal()
         self._note_ends(drained.returns[self._kinds[drained.returns["entry"]] == CallKind.SYNC])
 
     def _note_ends(self, returns: Table) -> None:
@@ -110,6 +132,17 @@ class Calls:
         for dispatch, duration in zip(returns["dispatch"].tolist(), durations.tolist(), strict=True):
             if len(self._ended) < WAITS_HELD:
                 self._ended[dispatch] = duration
+
+    def _key(self, number: int, pid: int) -> int:
+        """One number for a process, whatever number the kernel had for it."""
+        process = self._watch.process(number)
+        return process.incarnation if process else number or -pid
+
+    def _keep_journal(self, last: bool = False) -> None:
+        graphs = self._graphs.all()
+        changed = self._names.changed | {number for number, found in graphs.items() if found.changed}
+        processes = [process for number in changed if (process := self._watch.process(number)) and not process.ended_at]
+        self._journal.save(processes, self._names, graphs, last)
 
     def _learn_callers(self, calls: Table) -> None:
         returning = calls[self._returning[np.minimum(calls["entry"], len(self._returning) - 1)]]
@@ -120,7 +153,10 @@ class Calls:
                 self._sites.learn(int(number), process.pid, callers.tolist())
 
     def rows(self, interner: Interner, last: bool = False) -> Table:
-        """LAUNCHES rows of what has gathered; waits without an end stay for later, unless this is the last time."""
+        """LAUNCHES rows of what has gathered; waits without an end stay for later, unless this is the last time.
+
+        `replayed` is for afterwards: it forgets which calls were replays.
+        """
         if not self._calls:
             return np.zeros(0, LAUNCHES)
         calls = np.concatenate(self._calls)
@@ -129,6 +165,10 @@ class Calls:
         held = self._held(calls, kinds) & (not last)
         self._calls = [calls[held]] if held.any() else []
         return self._made(calls[~held], kinds[~held], interner)
+
+    def replayed(self) -> Table:
+        """SAMPLES rows of the kernels in replays of graphs."""
+        return self._graphs.samples() if self._follows_graphs else np.zeros(0, SAMPLES)
 
     def _held(self, calls: Table, kinds: Table) -> npt.NDArray[np.bool_]:
         """Waits that go on, as far as one can tell: young, not seen ending, and their end would be seen."""
@@ -147,6 +187,8 @@ class Calls:
         table["entry"] = distinct(columns(calls, "entry"), lambda key: interner.strings.id(self._entries[int(key["entry"])]))
         launches = kinds == CallKind.KERNEL
         table["kernel"][launches] = self._kernels(calls[launches], interner)
+        table["kernel"][self._graphs.is_replay(calls["dispatch"])] = interner.frames.id(REPLAY)
+        table["bytes"][self._graphs.is_captured(calls["dispatch"])] = 0  # they are moved by the replays
         waits = kinds == CallKind.SYNC
         table["duration"][waits] = [self._ended.pop(int(number), -1) for number in calls["dispatch"][waits]]
         self._counters.add(LAUNCHES_SEEN, int(np.count_nonzero(launches | (kinds == CallKind.GRAPH))))

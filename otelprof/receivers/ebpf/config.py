@@ -36,7 +36,12 @@ class Cuda:
     """What is watched of the CUDA driver."""
 
     enabled: bool = setting(True, "set probes on every libcuda that a process maps")
-    graphs: bool = setting(True, "count replays of CUDA graphs")
+    graphs: bool = setting(
+        True, "follow captures of CUDA graphs, so that the kernels of replays are counted and have their stacks"
+    )
+    graph_stacks: Literal["capture", "replay"] = setting(
+        "capture", "where the kernels of a replay hang: under the stacks that captured them, or under the one that replays"
+    )
     libraries: tuple[str, ...] = setting(
         DRIVER_PLACES, "driver libraries that are probed before a process maps them, so that the names of its kernels are known"
     )

@@ -85,7 +85,7 @@ class Work:
         self._stacks = StackTable(self._watch.decode, self._session.forget_chunks)
         self._watch.use(self._stacks)
         self._rows = Rows(self._stacks, self._watch)
-        self._calls = Calls(self._session, self._rows, self._watch, host.counters) if settings.cuda.enabled else None
+        self._calls = self._new_calls(host)
         self._losses = Losses(self._rows, host.counters)
         self._samples: list[Table] = []
         self._begun = time.monotonic_ns()
@@ -93,6 +93,10 @@ class Work:
         self._next_turn = time.monotonic()
         self._statistics_on = False
         host.counters.observe(self._bpf_seconds)
+
+    def _new_calls(self, host: Host) -> Calls | None:
+        cuda = self._settings.cuda
+        return Calls(self._session, self._rows, self._watch, host, cuda) if cuda.enabled else None
 
     def begin(self) -> None:
         """Look at what runs now, then attach: nothing of a process that was alive at the start is missed."""
@@ -173,9 +177,11 @@ class Work:
             self._counters.add(SAMPLES_SEEN, len(records))
         tables = [] if records is None else [self._rows.samples(self._watch.identified(records), self._cpu)]
         tables.append(self._losses.rows(self._cpu, self._begun))
-        samples = np.concatenate(tables)
         interner = self._stacks.interner
         launches = self._calls.rows(interner, last) if self._calls is not None else empty(LAUNCHES)
+        if self._calls is not None:
+            tables.append(self._calls.replayed())
+        samples = np.concatenate(tables)
         batch = Batch(interner, begun, self._begun, samples, launches)
         if not batch.is_empty:
             self._consumer.consume(batch)

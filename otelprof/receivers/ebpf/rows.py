@@ -61,14 +61,15 @@ class Rows:
         self._root_marks = {wire()["PYTHON_TRUNCATED"]: TRUNCATED, wire()["PYTHON_UNREADABLE"]: STOPPED}
 
     @property
-    def _interner(self) -> Interner:
+    def interner(self) -> Interner:
+        """The interner that ids of rows belong to now."""
         return self._stacks.interner
 
     def samples(self, records: Table, kind: ProfileType) -> Table:
         """SAMPLES rows of `struct sample` records, one each, value 1."""
         table = np.zeros(len(records), SAMPLES)
         table["value"] = 1
-        table["type"] = self._interner.types.id(kind)
+        table["type"] = self.interner.types.id(kind)
         self._origin(table, records["origin"])
         table["stack"] = self._sample_stacks(records)
         return table
@@ -87,7 +88,7 @@ class Rows:
     def lost(self, who: tuple[int, int], amount: int, kind: ProfileType, reason: str, time: int) -> tuple[object, ...]:
         """One SAMPLES row that stands for `amount` events of `who` (incarnation, PID) without a record."""
         stack = self._stacks.marked(mark(f"lost: {reason}"))
-        return (time, amount, self._interner.types.id(kind), self._places.resource(*who), stack, 0, 0, 0)
+        return (time, amount, self.interner.types.id(kind), self._places.resource(*who), stack, 0, 0, 0)
 
     def _origin(self, table: Table, origin: Table) -> None:
         table["time"] = origin["time"]
@@ -100,10 +101,10 @@ class Rows:
 
     def _thread(self, key: Table) -> int:
         name = bytes(key["comm"]).split(b"\0", 1)[0].decode("utf-8", "replace")
-        return self._interner.threads.id(Thread(int(key["tid"]), clean(name)))
+        return self.interner.threads.id(Thread(int(key["tid"]), clean(name)))
 
     def _link(self, key: Table) -> int:
-        return self._interner.link(key["trace_id"].tobytes(), key["span_id"].tobytes())
+        return self.interner.link(key["trace_id"].tobytes(), key["span_id"].tobytes())
 
     def _sample_stacks(self, records: Table) -> Ids:
         keys = columns(records["origin"], "process", "python", "python_state")
