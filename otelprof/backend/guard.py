@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import json
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import grpc
 
@@ -74,8 +74,8 @@ def _hash(token: str) -> bytes:
 class Guard:
     """Around the whole HTTP application: refuses, adds headers, and turns what escapes into one line and a 500."""
 
-    def __init__(self, app: App, tokens: Tokens) -> None:
-        self.app, self.tokens = app, tokens
+    def __init__(self, app: App, tokens: Tokens, local_only: bool = False) -> None:
+        self.app, self.tokens, self.local_only = app, tokens, local_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -104,13 +104,28 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> tuple[int, str, str] | None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        if self.local_only and not is_local(headers.get(b"host", "")):
+            return 403, "permission_denied", "without --token-file it answers under its address and `localhost` only"
         origin = headers.get(b"origin")
-        if origin and scope["method"] != "GET" and urlsplit(origin).netloc != headers.get(b"host"):
+        if origin and scope["method"] != "GET" and origin.partition("://")[2] != headers.get(b"host"):
             return 403, "permission_denied", "pages of other origins may not ask"
         path = scope["path"]
         if path in OPEN_PATHS or path.startswith(OPEN_FOLDER) or self.tokens.allow(headers.get(b"authorization", "")):
             return None
         return 401, "unauthenticated", "send the header `Authorization: Bearer TOKEN` with a token of --token-file"
+
+
+def is_local(host: str) -> bool:
+    """True for a Host header with an address or `localhost`; a page whose name was made to mean 127.0.0.1 has neither."""
+    name = host.lower()
+    if not name.endswith("]"):
+        before, colon, port = name.rpartition(":")
+        name = before if colon and port.isdecimal() else name
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")
+    return True
 
 
 async def _answer(send: Send, status: int, code: str, message: str) -> None:

@@ -46,6 +46,7 @@ class Backend:
     live: Live
     counters: Counters
     tokens: Tokens
+    local_only: bool = False  # names other than localhost are refused
     ready: bool = False
     queries: int = 0
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(QUERY_THREADS, "query"))
@@ -86,7 +87,7 @@ def application(backend: Backend) -> Guard:
         exception_handlers=handlers,
         middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=_GZIP_LEVEL)],
     )
-    return Guard(app, backend.tokens)
+    return Guard(app, backend.tokens, backend.local_only)
 
 
 _ERRORS: tuple[tuple[type[OtelprofError], int, str], ...] = (

@@ -126,6 +126,7 @@ def test_refusals_have_the_right_status_and_a_short_body(backend: Backend) -> No
         ("/querier.v1.QuerierService/Series", b"{", {"content_type": JSON}, 400),
         ("/querier.v1.QuerierService/Series", b"", {"content_type": "text/plain"}, 415),
         (PROFILES, good, {"content_type": PROTOBUF, "origin": "http://elsewhere.example"}, 403),
+        (PROFILES, good, {"content_type": PROTOBUF, "host": "rebound.example:4040"}, 403),
     ]
     for path, data, headers, status in refused:
         got, body, _ = backend.post(path, data, **headers)
@@ -177,7 +178,7 @@ def test_many_clients_at_once_lose_nothing(backend: Backend) -> None:
 def test_news_come_as_events(backend: Backend) -> None:
     host, port = backend.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as link:
-        link.sendall(b"GET /api/v1/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        link.sendall(b"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         seen = b""
         while b"event: data" not in seen:
             seen += link.recv(4096)
@@ -217,7 +218,7 @@ def test_the_page_comes_with_a_strict_policy(backend: Backend, tmp_path: Path) -
     assert b"<script type=" in body
     parts = backend.url.removeprefix("http://").split(":")
     with socket.create_connection((parts[0], int(parts[1])), timeout=10) as link:
-        link.sendall(b"GET /explore HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        link.sendall(b"GET /explore HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         head = link.recv(65536).split(b"\r\n\r\n")[0].decode().lower()
     assert "content-security-policy: default-src 'self'" in head
     assert "unsafe-inline" not in head

@@ -133,7 +133,7 @@ def test_sigterm_ends_it_within_five_seconds_with_a_page_open(tmp_path: Path, st
     with Backend(tmp_path, store=store) as backend:
         host, port = backend.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as page:
-            page.sendall(b"GET /api/v1/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            page.sendall(b"GET /api/v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert page.recv(100)
             backend.send(request(1))
             before = time.monotonic()
