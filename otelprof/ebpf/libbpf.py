@@ -36,6 +36,18 @@ class PerfEventOptions(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("cookie", c_uint64)]
 
 
+class MapCreateOptions(ctypes.Structure):
+    """struct bpf_map_create_opts, its beginning."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("btf", c_uint32 * 4),
+        ("inner_map_fd", c_uint32),
+        ("map_flags", c_uint32),
+        ("rest", c_uint64),  # map_extra is 64 bits and aligned so
+    ]
+
+
 _SIGNATURES: dict[str, tuple[Any, ...]] = {  # result, arguments
     "bpf_object__open_mem": (c_void_p, c_void_p, c_size_t, POINTER(OpenOptions)),
     "bpf_object__load": (c_int, c_void_p),
@@ -53,6 +65,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {  # result, arguments
     "bpf_program__attach_perf_event_opts": (c_void_p, c_void_p, c_int, POINTER(PerfEventOptions)),
     "bpf_program__attach_raw_tracepoint": (c_void_p, c_void_p, c_char_p),
     "bpf_link__destroy": (c_int, c_void_p),
+    "bpf_map_create": (c_int, c_int, c_char_p, c_uint32, c_uint32, c_uint32, POINTER(MapCreateOptions)),
     "bpf_map_update_elem": (c_int, c_int, c_void_p, c_void_p, c_uint64),
     "bpf_map_lookup_elem": (c_int, c_int, c_void_p, c_void_p),
     "bpf_map_delete_elem": (c_int, c_int, c_void_p),

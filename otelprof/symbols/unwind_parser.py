@@ -1,0 +1,100 @@
+"""Has unwind tables made by a short-lived process without privileges.
+
+Hostile files, the peak of memory and the work of parsing stay out of the agent.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from otelprof.errors import MalformedInput
+from otelprof.symbols.unwind import ROW, ROW_LIMIT, RULE_LIMIT
+from otelprof.symbols.unwind_child import DONE, EMPTY, MAGIC, REFUSED, RESULT
+
+TIME_LIMIT = 90.0
+"""Seconds that a batch of files may take."""
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"}
+
+
+@dataclass
+class Parsed:
+    """What came of one file: a table that is still in its memory file, nothing, or a refusal. Close it after use."""
+
+    base: int = 0
+    rows: int = 0
+    rules: npt.NDArray[np.uint64] | None = None
+    """Words of the rules; None: there is no table."""
+    refusal: str = ""
+    file: int = -1
+
+    def read_rows(self, first: int, into: npt.NDArray[np.void]) -> None:
+        """Rows from number `first` on, straight into an array of ROW."""
+        view = memoryview(into.view(np.uint8).data)
+        if os.preadv(self.file, [view], RESULT.itemsize + first * ROW.itemsize) != len(view):
+            raise MalformedInput("the parsing process wrote too little")
+
+    def close(self) -> None:
+        """Give the memory file back; safe twice."""
+        file, self.file = self.file, -1
+        if file >= 0:
+            os.close(file)
+
+
+def parse(files: Sequence[int]) -> list[Parsed | None]:
+    """The tables of open files, in order; None for those that the process didn't come to. The files stay open.
+
+    When it ends early, by a limit or by a fault, the file that it was at is refused.
+    """
+    results = [os.memfd_create("otelprof-unwind", os.MFD_CLOEXEC) for _ in files]
+    ended = _run(files, results)
+    parsed = [_read(result) for result in results]
+    if None in parsed:
+        parsed[parsed.index(None)] = Parsed(refusal=f"the process that parses it {ended}")
+    for result, found in zip(results, parsed, strict=True):
+        if found is None or found.rules is None:
+            os.close(result)
+    return parsed
+
+
+def _run(files: Sequence[int], results: Sequence[int]) -> str:
+    """How the process ended."""
+    jobs = [f"{file}:{result}" for file, result in zip(files, results, strict=True)]
+    command = [sys.executable, "-I", "-m", "otelprof.symbols.unwind_child", *jobs]
+    nothing = subprocess.DEVNULL
+    try:
+        with subprocess.Popen(
+            command, stdin=nothing, stdout=nothing, stderr=nothing, env=_ENVIRONMENT, pass_fds=[*files, *results]
+        ) as child:
+            try:
+                code = child.wait(TIME_LIMIT)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                return f"took longer than {TIME_LIMIT:.0f} s"
+    except OSError as error:
+        return f"couldn't be started: {error.strerror}"
+    return f"ended with status {code}"
+
+
+def _read(result: int) -> Parsed | None:
+    """The result in a memory file; None when there is none. The file is kept open by a table only."""
+    head = np.zeros(1, RESULT)
+    if os.preadv(result, [memoryview(head.view(np.uint8).data)], 0) != RESULT.itemsize or head["magic"][0] != MAGIC:
+        return None
+    status, rows, rules = int(head["status"][0]), int(head["rows"][0]), int(head["rules"][0])
+    if status == EMPTY:
+        return Parsed()
+    if status == REFUSED:
+        return Parsed(refusal=os.pread(result, min(rows, 1000), RESULT.itemsize).decode("utf-8", "replace"))
+    if status != DONE or not 0 < rows <= ROW_LIMIT + RULE_LIMIT or not 0 < rules <= RULE_LIMIT:
+        return Parsed(refusal="the parsing process wrote what can't be")
+    words = np.frombuffer(os.pread(result, 8 * rules, RESULT.itemsize + rows * ROW.itemsize), "<u8")
+    if len(words) != rules:
+        return Parsed(refusal="the parsing process wrote too little")
+    return Parsed(int(head["base"][0]), rows, words, file=result)
