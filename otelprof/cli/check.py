@@ -16,12 +16,11 @@ import click
 from otelprof.cli.messages import json_result, result, table
 from otelprof.ebpf.libbpf import libbpf
 from otelprof.ebpf.perf_event import open_cpu_clock
-from otelprof.ebpf.refusals import BTF, STATUS, lockdown_mode, missing_capabilities
+from otelprof.ebpf.refusals import BTF, STATUS, in_hosts_pid_namespace, lockdown_mode, missing_capabilities
 from otelprof.ebpf.session import Session, SessionSettings
 from otelprof.errors import OtelprofError
 
 _UPROBES = Path("/sys/bus/event_source/devices/uprobe/type")
-_INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _CAP_SYS_PTRACE = 19  # linux/capability.h
 _PERIOD = 10_101_010  # nanoseconds, 99 Hz
 
@@ -102,10 +101,7 @@ def lockdown() -> Finding:
 
 def pid_namespace() -> Finding:
     """Whether PIDs here are the host's."""
-    try:
-        initial = Path("/proc/self/ns/pid").stat().st_ino == _INITIAL_PID_NAMESPACE
-    except OSError:
-        return Finding("PID namespace", False, "/proc/self/ns/pid can't be read", "mount /proc")
+    initial = in_hosts_pid_namespace()
     seen = "the host's" if initial else "an own one: PIDs here aren't the host's"
     return Finding("PID namespace", initial, seen, "run with hostPID: true, or docker run --pid=host")
 

@@ -17,6 +17,8 @@ CAP_SYS_ADMIN = 21
 BTF = Path("/sys/kernel/btf/vmlinux")
 STATUS = Path("/proc/self/status")
 LOCKDOWN = Path("/sys/kernel/security/lockdown")
+PID_NAMESPACE = Path("/proc/self/ns/pid")
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 
 
 def missing_capabilities(status: str) -> list[str]:
@@ -37,6 +39,14 @@ def lockdown_mode(path: Path = LOCKDOWN) -> str:
     return text.partition("[")[2].partition("]")[0]
 
 
+def in_hosts_pid_namespace(path: Path = PID_NAMESPACE) -> bool:
+    """True when PIDs here are the host's, which the kernel's records have; also when /proc doesn't tell."""
+    try:
+        return path.stat().st_ino == INITIAL_PID_NAMESPACE
+    except OSError:
+        return True
+
+
 def preflight(status: Path = STATUS, btf: Path = BTF, lockdown: Path = LOCKDOWN) -> None:
     """Raise Unsupported when something is missing without which no program can load."""
     missing = missing_capabilities(status.read_text())
@@ -44,6 +54,11 @@ def preflight(status: Path = STATUS, btf: Path = BTF, lockdown: Path = LOCKDOWN)
         raise Unsupported(
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: run as root, or give the process "
             "CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE"
+        )
+    if not in_hosts_pid_namespace():
+        raise Unsupported(
+            "this runs in a PID namespace of its own, where processes can't be told apart: "
+            "run it with hostPID: true (Kubernetes) or --pid=host (docker)"
         )
     if not btf.exists():
         raise Unsupported(

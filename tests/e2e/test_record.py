@@ -217,3 +217,12 @@ def test_a_closed_standard_output_is_told_before_anything_is_recorded(target):
     done = record("--pid", target, "-d", 1, "-f", "folded", "-o", "-", wrap=["sh", "-c", 'exec "$@" >&-', "sh"])
 
     assert (done.returncode, done.stderr) == (1, b"otelprof: standard output is closed: name a file with -o\n")
+
+
+def test_in_a_pid_namespace_of_its_own_it_refuses_and_says_what_to_set(tmp_path):
+    done = record("-d", 1, "-o", tmp_path / "out", wrap=["unshare", "--pid", "--fork", "--mount-proc"])
+
+    assert done.returncode == 1
+    assert b"hostPID" in done.stderr
+    assert b"PID namespace" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
