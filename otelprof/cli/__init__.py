@@ -22,11 +22,12 @@ COMMANDS = {
     "record": "record processes into a file",
     "ps": "what can be profiled of each process, and why not",
     "check": "what this kernel and these rights allow",
+    "check-otlp": "check files of OTLP profiles as careful readers do",
     "validate": "check a configuration without running it",
     "components": "the receivers, processors, exporters and extensions there are",
     "version": "the version",
 }
-"""Every command and what it does; the command NAME is `command` in otelprof/cli/NAME.py."""
+"""Every command and what it does; the command NAME is `command` in otelprof/cli/NAME.py, with _ for -."""
 
 
 class _Commands(click.Group):
@@ -38,7 +39,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"otelprof.cli.{cmd_name}").command
+        command = importlib.import_module(f"otelprof.cli.{cmd_name.replace('-', '_')}").command
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

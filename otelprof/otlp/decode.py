@@ -249,7 +249,7 @@ def _columns(profiles: Sequence[Profile]) -> _Samples:
     """The samples of all profiles, column by column."""
     counts = [len(profile.samples) for profile in profiles]
     rows = list(chain.from_iterable(profile.samples for profile in profiles))
-    _refuse_old_revisions(rows)
+    refuse_old_revisions(rows)
     times = [row.timestamps_unix_nano for row in rows]
     lengths = column(map(len, times), len(rows))
     return _Samples(
@@ -262,7 +262,7 @@ def _columns(profiles: Sequence[Profile]) -> _Samples:
     )
 
 
-def _refuse_old_revisions(rows: Sequence[Any]) -> None:
+def refuse_old_revisions(rows: Sequence[Any]) -> None:
     """Refuse a request whose samples are numbered as before v1.10: parsed as today's, they lose or swap their values.
 
     There, field 3 is a packed list (attributes) or field 4 a number (the link) where today field 3 is the link.
