@@ -41,6 +41,9 @@ class CPython:
     """pthread_self(), which glibc and musl make equal to the thread pointer."""
     thread_frame: tuple[int, ...] = ()
     """Dereferences from the thread state to its innermost frame."""
+    thread_c_frame: int = 0
+    """The C frame of the innermost evaluation call, which lies on the C stack (CFrame, _PyCFrame)."""
+    c_frame_previous: int = 0
     thread_context: int = 0
     """The current contextvars.Context."""
     # PyFrameObject, _PyInterpreterFrame
@@ -116,17 +119,20 @@ _38 = CPython(
     type_cached_keys=872, function_code=16,
 )  # fmt: skip
 _39 = replace(_38, minor=9, runtime_tss_key=584, interpreter_modules=856, type_cached_keys=864)
-_310 = replace(_39, minor=10, frame_size=104, frame_instruction=96, type_cached_keys=872, function_code=48)
+_310 = replace(
+    _39, minor=10, frame_size=104, frame_instruction=96, type_cached_keys=872, function_code=48, thread_c_frame=48,
+    c_frame_previous=8,
+)  # fmt: skip
 _311 = CPython(
     minor=11, runtime_interpreters=40, runtime_tss_key=592, interpreter_next=0, interpreter_threads=16, thread_id=152,
     thread_frame=(56, 8), frame_size=72, frame_code=32, frame_previous=48, frame_instruction=56, frame_owner=68,
     code_first_line=72, code_filename=112, code_name=128, code_lines=136, code_bytecode=184, code_names=32,
-    interpreter_modules=888, thread_context=224, type_cached_keys=872,
+    interpreter_modules=888, thread_context=224, type_cached_keys=872, thread_c_frame=56, c_frame_previous=16,
 )  # fmt: skip
 _312 = replace(
     _311, minor=12, runtime_tss_key=1544, interpreter_threads=72, thread_id=136, thread_frame=(56, 0), frame_code=0,
     frame_previous=8, frame_owner=70, shim_owner=3, code_first_line=68, code_bytecode=192, text_ascii=40, text_compact=56,
-    interpreter_modules=944, thread_context=208, type_cached_keys=880,
+    interpreter_modules=944, thread_context=208, type_cached_keys=880, thread_c_frame=0, c_frame_previous=0,
 )  # fmt: skip
 _313 = replace(
     _312, minor=13, runtime_interpreters=632, runtime_tss_key=2160, interpreter_next=7264, interpreter_threads=7344,

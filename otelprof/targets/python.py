@@ -22,6 +22,7 @@ from otelprof.targets import thread_state
 from otelprof.targets.cpython_layouts import COOKIE, DEBUG_OFFSETS_SIZE, NEWEST, OLDEST, TABLE, CPython, debug_offsets
 from otelprof.targets.thread_state import PointerPath, Slot, TlsHints
 
+EVALUATION = "_PyEval_EvalFrameDefault"
 FILE_LIMIT = 16_384
 """Files whose verdict is remembered."""
 _STRINGS_LIMIT = 1 << 24
@@ -57,6 +58,10 @@ class PythonLayout:
     code_tlbc: int
     shim_owner: int
     version_minor: int
+    thread_c_frame: int
+    c_frame_previous: int
+    evaluation: tuple[tuple[int, int], ...] = ()
+    """Address ranges [start, end) of the evaluation function, at most two; needed where nothing lies on the C stack."""
 
     def to_record(self, dtype: np.dtype[np.void]) -> np.void:
         """The same as one record of the wire's dtype, filled by field names; a field that it lacks is an error of numpy."""
@@ -66,6 +71,9 @@ class PythonLayout:
             if isinstance(value, PointerPath):
                 record[field.name]["steps"] = value.steps
                 record[field.name]["offset"][: value.steps] = value.offset
+            elif isinstance(value, tuple):
+                for place, ends in enumerate(value):
+                    record[field.name][place] = ends
             else:
                 record[field.name] = value
         return record
@@ -87,6 +95,8 @@ def kernel_layout(layout: CPython, path: PointerPath) -> PythonLayout:
         code_tlbc=layout.code_tlbc,
         shim_owner=layout.shim_owner,
         version_minor=layout.minor,
+        thread_c_frame=layout.thread_c_frame,
+        c_frame_previous=layout.c_frame_previous,
     )
 
 
@@ -156,6 +166,8 @@ class Interpreter:
     debug: bool
     traces_references: bool
     tls: TlsHints
+    evaluation: tuple[tuple[int, int], ...] = ()
+    """[start, end) of the evaluation function and its cold part, of versions that need it for native stacks."""
 
 
 class Recogniser:
@@ -225,7 +237,15 @@ def interpreter_in(elf: Elf) -> Interpreter | None:
         debug=elf.find_exported("_Py_NegativeRefcount") is not None,
         traces_references=elf.find_exported("_Py_PrintReferences") is not None,
         tls=_tls_hints(elf),
+        evaluation=tuple(_evaluation(elf)) if min(minors, default=NEWEST) < 10 else (),
     )
+
+
+def _evaluation(elf: Elf) -> Iterator[tuple[int, int]]:
+    """Where the compiler put the evaluation function; the cold part has a name in .symtab only."""
+    for symbol in (elf.find_exported(EVALUATION), elf.find(f"{EVALUATION}.cold")):
+        if symbol is not None:
+            yield symbol.value, symbol.value + symbol.size
 
 
 def _runtime(elf: Elf) -> int | None:
@@ -308,9 +328,11 @@ def _target(memory: Memory, interpreter: Interpreter, runtime: int, mapping: Reg
     slot = _slot(memory, layout, runtime, interpreter.tls)
     if slot is None:
         return _NOT_YET
+    moved = runtime - interpreter.runtime
+    evaluation = tuple((start + moved, end + moved) for start, end in interpreter.evaluation)
     target = PythonTarget(
         version=interpreter.version or f"3.{layout.minor}",
-        layout=kernel_layout(layout, slot.path),
+        layout=replace(kernel_layout(layout, slot.path), evaluation=evaluation if layout.minor < 10 else ()),
         cpython=layout,
         runtime=runtime,
         mapping=mapping,
