@@ -7,7 +7,6 @@ once. Nothing here exits the process but the guard that holds those promises whe
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import select
@@ -29,7 +28,6 @@ log = logging.getLogger(__name__)
 Call = Callable[[], None]
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _CLEAN_END = 4.0  # seconds for components after a signal
 _LATEST_END = 4.7  # seconds after a signal when the process ends in any case
 _NATURAL_END = 25.0  # seconds for flushing when the receivers have no more data
@@ -50,19 +48,6 @@ def find_state_dir() -> Path | None:
             if os.access(path, os.W_OK):
                 return path
     return None
-
-
-def keep_heap_small() -> None:
-    """Have the allocator give memory back: large blocks are mapped singly, and threads share two arenas.
-
-    Symbol tables and batches come and go; by default glibc raises its threshold for mapping after the first large block
-    that is freed, keeps such blocks from then on, and makes an arena for each thread. Saves some 6 MiB of 90 here.
-    Numbers: malloc.h of glibc. Another libc has no mallopt, or ignores it.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        for option, value in ((_M_MMAP_THRESHOLD, 1 << 16), (_M_TRIM_THRESHOLD, 1 << 16), (_M_ARENA_MAX, 2)):
-            mallopt(option, value)
 
 
 class _Wake:
