@@ -7,8 +7,8 @@ What is written there is written nowhere else: the meaning of a setting stands a
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,4 +167,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1] / "docs")
+    parser = argparse.ArgumentParser(description="Write docs/configuration.md and docs/counters.md from the code.")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parents[1] / "docs")
+    main(parser.parse_args().folder)
