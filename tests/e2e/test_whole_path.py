@@ -11,15 +11,13 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from tests.e2e.programs import Program, fetch, free_port, otelprof, wait_for
+from tests.e2e.agent_program import LAUNCHES, Agent
+from tests.e2e.programs import Program, wait_for
 
 LAUNCH = Path(__file__).resolve().parents[2] / "examples" / "inference_server" / "launch.py"
-LAUNCHES = "gpu_kernel_launches/count"
 ATTENTION = ("model_forward", "attention", "scaled_dot_product_attention")
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kernel, pytest.mark.timeout(180)]
@@ -40,68 +38,6 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def demo(work: Path, *options: str) -> Program:
     """The example on the stand-in."""
     return Program([sys.executable, str(LAUNCH), "--device", "stand-in", *options], work, "demo")
-
-
-class Agent(Program):
-    """`otelprof run` with everything into one file of OTLP/JSON."""
-
-    def __init__(self, work: Path, driver: Path, name: str = "agent") -> None:
-        self.address = f"http://127.0.0.1:{free_port()}"
-        self.output = work / f"{name}.jsonl"
-        ebpf = {"report_interval": "1s", "cuda": {"libraries": [str(driver)]}}
-        route = {"receivers": ["ebpf"], "processors": ["resource_detection", "cuda_stitch"], "exporters": ["file"]}
-        config = {
-            "receivers": {"ebpf": ebpf},
-            "processors": {"resource_detection": {}, "cuda_stitch": {"spans": "none"}},
-            "exporters": {"file": {"path": str(self.output), "format": "otlp_json"}},
-            "service": {
-                "telemetry": {"metrics": {"address": self.address.removeprefix("http://")}},
-                "pipelines": {"profiles": route},
-            },
-        }
-        path = work / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(config))
-        super().__init__([otelprof(), "run", "--config", str(path)], work, name)
-
-    def wait_ready(self) -> None:
-        """Until its programs are attached and the first scan is done."""
-        wait_for(lambda: fetch(f"{self.address}/readyz")[0] == 200, 30, self)
-
-    def metric(self, name: str) -> float:
-        """Sum over all labels of one of its counters."""
-        lines = fetch(f"{self.address}/metrics")[1].decode().splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
-
-    def rows(self, kind: str, pid: int) -> Counter[tuple[tuple[str, ...], str]]:
-        """Values of one type and process by (names root first without the leaf, leaf)."""
-        found: Counter[tuple[tuple[str, ...], str]] = Counter()
-        for line in self.output.read_text().splitlines():
-            for names, value in samples(json.loads(line), kind, pid):
-                found[names[:-1], names[-1]] += value
-        return found
-
-
-def samples(request: dict[str, Any], kind: str, pid: int) -> Iterator[tuple[tuple[str, ...], int]]:
-    """(names root first, value) of a request of OTLP/JSON, read by the schema alone."""
-    tables = request.get("dictionary", {})
-    strings = tables.get("stringTable", [""])
-    for group in request.get("resourceProfiles", []):
-        resource = {pair["key"]: pair["value"] for pair in group["resource"]["attributes"]}
-        if int(resource.get("process.pid", {}).get("intValue", 0)) != pid:
-            continue
-        for profile in (profile for scope in group["scopeProfiles"] for profile in scope["profiles"]):
-            sample_type = profile["sampleType"]
-            if f"{strings[sample_type['typeStrindex']]}/{strings[sample_type['unitStrindex']]}" != kind:
-                continue
-            for sample in profile["samples"]:
-                stack = tables["stackTable"][sample["stackIndex"]]["locationIndices"]
-                yield tuple(name(tables, strings, index) for index in reversed(stack)), sum(map(int, sample["values"]))
-
-
-def name(tables: dict[str, Any], strings: list[str], location: int) -> str:
-    """Name of the function at a location."""
-    line = tables["locationTable"][location]["lines"][0]
-    return strings[tables["functionTable"][line["functionIndex"]]["nameStrindex"]]
 
 
 def test_launches_equal_the_programs_own_count_by_kernel_and_call_path(driver: Path, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ class Calls:
 
     def _key(self, number: int, pid: int) -> int:
         """One number for a process, whatever number the kernel had for it."""
-        process = self._watch.process(number)
+        process = self._watch.process(number) if number else self._watch.living(pid)
         return process.incarnation if process else number or -pid
 
     def _keep_journal(self, last: bool = False) -> None:

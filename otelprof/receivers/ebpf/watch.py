@@ -29,6 +29,7 @@ from otelprof.processes.memory import Memory
 from otelprof.processes.resource import process_resource
 from otelprof.processes.table import Change, ChangeKind, Process, Processes
 from otelprof.receivers.ebpf.config import Targets
+from otelprof.receivers.ebpf.spans import span_flag
 from otelprof.receivers.ebpf.stacks import NO_PYTHON, STOPPED, UNKNOWN, StackTable
 from otelprof.symbols.native import NativeNames
 from otelprof.symbols.python import CodeReader
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 
 LOOKS_A_TURN = 64
 RETRIES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds to the next look
+PythonFound = Callable[[Process, PythonTarget, Process | None], None]
+"""Told of an interpreter in a process; with its parent, when it was forked with it."""
 UNSUPPORTED_TRIES = 3  # a program that is being started can look broken
 
 
@@ -68,10 +71,12 @@ class Watch:
         self._said: set[str] = set()
         self._interner: Callable[[], Interner] = Interner
         self._ended: Callable[[int], None] = lambda process: None
+        self._found: PythonFound = lambda process, target, parent: None
 
-    def use(self, stacks: StackTable) -> None:
-        """Where stacks go."""
+    def use(self, stacks: StackTable, found: PythonFound | None = None) -> None:
+        """Where stacks go, and who is told of interpreters."""
         self._interner, self._ended = lambda: stacks.interner, stacks.ended
+        self._found = found or self._found
 
     # --- who there is ------------------------------------------------------------------------------------------
 
@@ -146,6 +151,10 @@ class Watch:
         """The process of an incarnation number."""
         return self._processes.get(number)
 
+    def living(self, pid: int) -> Process | None:
+        """The living process of a PID, as far as known."""
+        return self._processes.by_pid(pid)
+
     def _of_members(self, events: Table) -> Table:
         fork = wire()["PROCESS_FORK"]
         inherited = events[(events["kind"] == fork) & (events["process"] != 0)]
@@ -175,6 +184,8 @@ class Watch:
             self._resources.pop((process.incarnation, process.pid), None)
         self._tell_kernel(process, found.target)
         self._plan(process, interpreter)
+        if found.target is not None:
+            self._found(process, found.target, None)
 
     def _recognise(self, process: Process) -> Recognition:
         if not self._settings.python:
@@ -192,6 +203,7 @@ class Watch:
         record = np.zeros(1, wire().dtype("target"))
         if target is not None:
             flags |= wire()["TARGET_PYTHON"]
+            flags |= span_flag(process)
             record["python"] = target.layout.to_record(wire().dtype("python_layout"))
         record["process"], record["flags"] = process.incarnation, flags
         try:
@@ -223,6 +235,8 @@ class Watch:
         if known.reader is not None:
             copy.reader = known.reader.forked(_memory(child))
         child.keep(Interpreter, lambda: copy)
+        if known.target is not None:
+            self._found(child, known.target, parent)
         return self._plan(child, copy)
 
     def _say(self, line: str) -> None:
