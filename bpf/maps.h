@@ -39,7 +39,7 @@ struct scratch {
     struct chunk_ids chunks;
     struct span_walk span;
     u32 process;
-    u32 pad;
+    u32 flags; /* enum target_flag */
     struct kernel_name name;
 };
 

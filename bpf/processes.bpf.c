@@ -21,7 +21,7 @@ static __always_inline void report(enum process_event_kind kind, u32 process, st
     event->process = process;
     event->kind = kind;
     BPF_CORE_READ_INTO(&event->comm, task, comm);
-    bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+    bpf_ringbuf_submit(event, 0);
 }
 
 static __always_inline int is_followed(const struct target *target) {
@@ -46,6 +46,7 @@ static __always_inline u32 inherit(u32 parent, u32 child) {
     if (!target || !is_followed(target))
         return 0;
     __builtin_memcpy(&copy, target, sizeof(copy));
+    copy.flags |= TARGET_YOUNG;
     copy.process = INCARNATION_FORKED | __sync_fetch_and_add(&forks, 1);
     if (copy.flags & TARGET_SPANS)
         inherit_spans(parent, child);

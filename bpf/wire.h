@@ -143,6 +143,7 @@ enum target_flag {
     TARGET_IGNORED = 2, /* known and not wanted: no records at all */
     TARGET_FOLLOW = 4,  /* with SCOPE_TARGETS: a forked child becomes a target too (with SCOPE_NODE it always does) */
     TARGET_SPANS = 8,   /* `spans_of` has the process */
+    TARGET_YOUNG = 16,  /* may be gone in a moment: Python is woken for its stacks; it takes the flag away */
 };
 
 /* Value of the hash map `targets`, key: tgid in the host's PID namespace (u32). */
