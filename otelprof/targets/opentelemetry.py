@@ -9,7 +9,7 @@ when it has imported more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 
@@ -121,6 +121,13 @@ class SpanFinder:
                 found.append(layout)
         return found
 
+    def forked(self, memory: Memory) -> SpanFinder:
+        """A finder for a forked child, which knows what this one knows."""
+        child = SpanFinder(memory, self._layout, self._runtime)
+        child._known = {address: replace(known) for address, known in self._known.items()}
+        child.reason = self.reason
+        return child
+
     @property
     def main(self) -> int:
         """Address of the main interpreter's state: a fork keeps it, and no other."""
@@ -167,7 +174,7 @@ class SpanFinder:
         classes = [sdk[one] for one in ("_Span", "Span") if one in sdk]
         return self._made((address, variable, key, name), api, [*classes, api["NonRecordingSpan"]])
 
-    def _made(self, found: tuple[int, int, int, int], api: dict[str, int], classes: list[int]) -> SpanLayout:
+    def _made(self, found: tuple[int, int, int, int], api: Mapping[str, int], classes: list[int]) -> SpanLayout:
         interpreter, variable, key, name = found
         layout, objects = self._layout, self._objects
         return SpanLayout(
@@ -215,6 +222,11 @@ class SpanFinder:
         types = self._memory.read_many([(int(at) + self._layout.object_type, 8) for at in words])
         names = {kind: self._objects.type_name(int.from_bytes(kind, "little")) for kind in set(types) if kind}
         yield from (int(at) for at, kind in zip(words, types, strict=True) if kind and names[kind] == "dict")
+
+
+def blank_layout(other: SpanLayout, interpreter: int) -> SpanLayout:
+    """A layout for an interpreter without OpenTelemetry in a process where another one has it: no span is ever found."""
+    return replace(other, interpreter=interpreter, variable=0, span_key=0, types=())
 
 
 def tree_hash(value: int) -> int:

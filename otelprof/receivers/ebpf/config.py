@@ -57,7 +57,8 @@ class Settings:
     targets: Targets = setting(Targets(), "which processes are profiled")
     native_frames: bool = setting(True, "native frames; in this version the leaf of processes without Python")
     trace_context: tuple[Literal["thread_context", "opentelemetry_python", "obi"], ...] = setting(
-        ("thread_context", "opentelemetry_python", "obi"), "where the current span is read from; not yet read"
+        ("thread_context", "opentelemetry_python", "obi"),
+        "where the current span is read from; now opentelemetry_python only",
     )
     cuda: Cuda = setting(Cuda(), "what is watched of the CUDA driver")
     loader: Literal["auto", "libbpf", "bcc"] = setting("auto", "what loads the BPF programs")

@@ -23,6 +23,7 @@ from otelprof.receivers.ebpf.calls import Calls
 from otelprof.receivers.ebpf.config import Settings
 from otelprof.receivers.ebpf.losses import Losses
 from otelprof.receivers.ebpf.rows import Rows
+from otelprof.receivers.ebpf.spans import SOURCE, Spans
 from otelprof.receivers.ebpf.stacks import StackTable
 from otelprof.receivers.ebpf.watch import Watch
 
@@ -83,7 +84,8 @@ class Work:
         log.info("%s: %s", name, self._session.loader_line)
         self._watch = Watch(self._session, settings.targets, host.counters)
         self._stacks = StackTable(self._watch.decode, self._session.forget_chunks)
-        self._watch.use(self._stacks)
+        self._spans = self._new_spans()
+        self._watch.use(self._stacks, self._spans.found if self._spans else None)
         self._rows = Rows(self._stacks, self._watch)
         self._calls = self._new_calls(host)
         self._losses = Losses(self._rows, host.counters)
@@ -98,10 +100,20 @@ class Work:
         cuda = self._settings.cuda
         return Calls(self._session, self._rows, self._watch, host, cuda) if cuda.enabled else None
 
+    def _new_spans(self) -> Spans | None:
+        wanted = self._settings.trace_context
+        others = [source for source in wanted if source != SOURCE]
+        if others:
+            level = logging.DEBUG if wanted == Settings().trace_context else logging.INFO
+            log.log(level, "%s: trace_context: this version doesn't read %s yet", self._name, " and ".join(others))
+        return Spans(self._session, self._counters) if SOURCE in wanted else None
+
     def begin(self) -> None:
         """Look at what runs now, then attach: nothing of a process that was alive at the start is missed."""
         self._session.watch_mappings()
         self._follow(self._watch.scan())
+        if self._spans is not None:
+            self._spans.look()
         if self._calls is not None:
             self._calls.keep(self._settings.cuda.libraries)
         self._session.attach_sampler(self._settings.sampling_frequency)
@@ -120,6 +132,9 @@ class Work:
         self._follow(self._watch.meet(drained.calls["origin"]))
         self._look_at_mappings()
         self._watch.retry()
+        if self._spans is not None:
+            self._spans.look()
+            self._spans.count(drained)
         self._stacks.add(drained.chunks)
         if len(drained.samples):
             self._samples.append(drained.samples)
@@ -186,6 +201,8 @@ class Work:
         if not batch.is_empty:
             self._consumer.consume(batch)
         gone = self._watch.forget_ended(begun)
+        if self._spans is not None:
+            self._spans.leave(gone)
         if self._calls is not None:
             self._calls.leave(gone)
         self._stacks.new_generation_if_full()
