@@ -167,6 +167,7 @@ class Ingest:
         if admitted or spans:
             self.store.insert(Block(admitted, spans))
         self._repeats.add(new)
+        self.counters.add(counters.BACKEND_ACCEPTED_SPANS, sum(len(one.rows) for one in spans))
         for profiles in admitted:
             self._note(profiles)
 

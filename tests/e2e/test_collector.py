@@ -1,155 +1,112 @@
-"""Through the real OpenTelemetry Collector: what the agent sends is what the backend has, on gRPC and on HTTP.
+"""Through the real OpenTelemetry Collector: what the agent and the application send is what the backend and Tempo have."""
 
-The Collector is built once from collector-config/builder.yaml with its own builder (Go, some three minutes) and kept in
-the user's cache folder.
-"""
-
-import json
-import os
-import shutil
-import subprocess
-import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.e2e.programs import Program, free_port, otelprof, wait_for
+from tests.e2e.collector import SHIPPED, Backend, Collector, Tempo, agent, application, run_agent, session
+from tests.e2e.programs import wait_for
 
-ROOT = Path(__file__).resolve().parents[2]
-MANIFEST = ROOT / "collector-config" / "builder.yaml"
-BUILDER = "go.opentelemetry.io/collector/cmd/builder@v0.165.0"
-CPU = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
-PERIOD = 10_101_010
+CONFIGS = Path(__file__).parent / "collector_configs"
+FRAGMENT = SHIPPED / "profiles-fragment.yaml"
+TOKEN = "secret-of-the-gateway"
+INSECURE = {"insecure": True}
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-
-
-def go() -> str:
-    """Path of the Go tool, or skip."""
-    found = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
-    if not found:
-        pytest.skip("missing: Go, to build the Collector with")
-    return found
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.usefixtures("collector_binary")]
 
 
-@pytest.fixture(scope="session")
-def collector() -> Path:
-    """The Collector's binary."""
-    manifest = yaml.safe_load(MANIFEST.read_text())
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "otelprof"
-    folder = cache / f"collector-{manifest['dist']['version']}"
-    binary = folder / manifest["dist"]["name"]
-    if not binary.exists():
-        manifest["dist"]["output_path"] = str(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "builder.yaml").write_text(yaml.safe_dump(manifest))
-        tool = go()
-        env = {**os.environ, "PATH": f"{os.environ['PATH']}:{Path(tool).parent}", "CGO_ENABLED": "0"}
-        build = [tool, "run", BUILDER, "--config", str(folder / "builder.yaml")]
-        subprocess.run(build, env=env, check=True, capture_output=True, timeout=580, cwd=folder)
-    return binary
-
-
-def session(path: Path, samples: int) -> None:
-    """A recorded session: two processes, stacks of three frames, `samples` samples."""
-    now = time.time_ns() - 5 * 10**9
-    lines = [
-        {
-            "kind": "sample",
-            "pid": 100 + number % 2,
-            "tid": 100 + number % 2,
-            "time_unix_nano": now + number * 10_101_010 % 10**9,
-            "count": 1,
-            "stack": [
-                {"name": n, "kind": "cpython", "file": "app.py", "line": 1 + number % 7} for n in ("main", "serve", "work")
-            ],
-        }
-        for number in range(samples)
-    ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-@pytest.fixture
-def backend(tmp_path: Path) -> Iterator[Program]:
-    """A backend with an in-memory store."""
-    http, grpc = free_port(), free_port()
-    listen = ["--listen", f"127.0.0.1:{http}", "--grpc-listen", f"127.0.0.1:{grpc}", "--store", "memory"]
-    with Program([otelprof(), "backend", *listen], tmp_path, "backend") as program:
-        program.http, program.grpc = http, grpc
-        wait_for(lambda: program.get(f"http://127.0.0.1:{http}/readyz") == 200, 30, program)
-        yield program
-
-
-def collector_config(grpc_in: int, http_in: int, exporter: dict[str, object]) -> dict[str, object]:
-    """Profiles in by OTLP on both ports, out by `exporter`."""
-    protocols = {"grpc": {"endpoint": f"127.0.0.1:{grpc_in}"}, "http": {"endpoint": f"127.0.0.1:{http_in}"}}
+def plain_collector(path: Path, exporter: dict[str, object]) -> Path:
+    """A Collector with nothing but profiles: in by OTLP on both ports, out by `exporter`."""
+    protocols = {name: {"endpoint": f"127.0.0.1:${{env:OTLP_{name.upper()}}}"} for name in ("grpc", "http")}
     pipeline = {"receivers": ["otlp"], "exporters": list(exporter)}
-    return {
-        "receivers": {"otlp": {"protocols": protocols}},
-        "exporters": exporter,
-        "service": {"pipelines": {"profiles": pipeline}, "telemetry": {"metrics": {"level": "none"}}},
-    }
-
-
-def total(http: int) -> int:
-    """Sum of all CPU samples that the backend has."""
-    now = int(time.time() * 1000)
-    body = {"profileTypeID": CPU, "labelSelector": "{}", "start": now - 3_600_000, "end": now + 60_000}
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{http}/querier.v1.QuerierService/SelectMergeStacktraces",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
+    receivers = {"otlp": {"protocols": protocols}}
+    path.write_text(
+        yaml.safe_dump({"receivers": receivers, "exporters": exporter, "service": {"pipelines": {"profiles": pipeline}}})
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        return int(json.load(answer).get("flamegraph", {}).get("total", 0)) // PERIOD
+    return path
 
 
-def services(http: int) -> set[str]:
-    """Values of the label service_name."""
-    now = int(time.time() * 1000)
-    body = json.dumps({"name": "service_name", "start": now - 3_600_000, "end": now + 60_000}).encode()
-    url = f"http://127.0.0.1:{http}/querier.v1.QuerierService/LabelValues"
-    with urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "application/json"}), timeout=10) as answer:
-        return set(json.load(answer).get("names", []))
+@pytest.mark.parametrize("way", ["otlp_grpc", "otlp_http"])
+def test_what_the_agent_sends_is_what_the_backend_has(way: str, memory_backend: Backend, tmp_path: Path) -> None:
+    session(tmp_path / "session.jsonl", 1000)
+
+    def exporter(server: Backend | Collector) -> dict[str, object]:
+        if way == "otlp_grpc":
+            return {way: {"endpoint": f"127.0.0.1:{server.grpc}", "tls": INSECURE}}
+        return {way: {"endpoint": f"http://127.0.0.1:{server.http}"}}
+
+    config = plain_collector(tmp_path / "collector.yaml", exporter(memory_backend))
+    with Collector(tmp_path, [config], {}) as middle:
+        assert "samples=1000 " in run_agent(tmp_path, agent(tmp_path, exporter(middle)))
+        wait_for(lambda: memory_backend.samples() == 1000, 20, middle)
+    assert memory_backend.samples() == 1000
+    assert memory_backend.services() == {"shop-100", "shop-101"}
+    assert memory_backend.samples('{service_name="shop-100"}') == 500
 
 
-@pytest.mark.parametrize(("way_in", "way_out"), [("otlp_grpc", "otlp_grpc"), ("otlp_http", "otlp_http")])
-def test_what_the_agent_sends_is_what_the_backend_has(
-    collector: Path, backend: Program, tmp_path: Path, way_in: str, way_out: str
+@pytest.mark.parametrize("mine", ["traces-only", "all-signals", "gateway"])
+def test_the_fragment_adds_profiles_to_a_collector_that_runs(
+    mine: str, memory_backend: Backend, tempo: Tempo, certificate: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    samples = 1000
-    session(tmp_path / "session.jsonl", samples)
-    grpc_in, http_in = free_port(), free_port()
-    tls = {"tls": {"insecure": True}}
-    out = {
-        "otlp_grpc": {"endpoint": f"127.0.0.1:{backend.grpc}", **tls},
-        "otlp_http": {"endpoint": f"http://127.0.0.1:{backend.http}"},
+    cert, key = certificate
+    env = {"TEMPO": str(tempo.port), "TOKEN": TOKEN, "CERT": str(cert), "KEY": str(key)}
+    env["OTELPROF_BACKEND"] = f"127.0.0.1:{memory_backend.grpc}"
+    secured = mine == "gateway"
+    tls = {"ca_file": str(cert)} if secured else INSECURE
+    headers = {"authorization": f"Bearer {TOKEN}"} if secured else {}
+    with Collector(tmp_path, [CONFIGS / f"{mine}.yaml", FRAGMENT], env) as middle:
+        spans = application(middle.grpc, 60, cert if secured else None, TOKEN if secured else "")
+        session(tmp_path / "session.jsonl", 600, spans)
+        exporter = {"otlp_grpc": {"endpoint": f"localhost:{middle.grpc}", "tls": tls, "headers": headers}}
+        run_agent(tmp_path, agent(tmp_path, exporter, ("profiles", "traces")))
+        wait_for(lambda: memory_backend.samples() >= 600 and memory_backend.spans() >= 120, 20, middle)
+        wait_for(lambda: len(tempo.spans) >= 120, 20, middle)
+    assert (memory_backend.samples(), memory_backend.spans(), len(tempo.spans)) == (600, 120, 120)
+    assert memory_backend.samples(spanSelector=[spans[7][1]]) == 10
+
+
+def test_a_gateway_refuses_an_agent_without_its_token_and_the_agent_says_so(
+    memory_backend: Backend, certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    cert, key = certificate
+    env = {
+        "TEMPO": "1",
+        "TOKEN": TOKEN,
+        "CERT": str(cert),
+        "KEY": str(key),
+        "OTELPROF_BACKEND": f"127.0.0.1:{memory_backend.grpc}",
     }
-    config = tmp_path / "collector.yaml"
-    config.write_text(yaml.safe_dump(collector_config(grpc_in, http_in, {way_out: out[way_out]})))
-    run = [str(collector), "--config", str(config), "--feature-gates=+service.profilesSupport"]
-    agent_out = {
-        "otlp_grpc": {"endpoint": f"127.0.0.1:{grpc_in}", **tls},
-        "otlp_http": {"endpoint": f"http://127.0.0.1:{http_in}"},
-    }
-    agent = {
-        "receivers": {"replay": {"path": str(tmp_path / "session.jsonl")}},
-        "processors": {"resource_detection": {"detectors": ["env", "process"]}},
-        "exporters": {way_in: agent_out[way_in]},
-        "service": {
-            "telemetry": {"metrics": {"address": "127.0.0.1:0"}},
-            "pipelines": {"profiles": {"receivers": ["replay"], "processors": ["resource_detection"], "exporters": [way_in]}},
-        },
-    }
-    (tmp_path / "agent.yaml").write_text(yaml.safe_dump(agent))
-    with Program(run, tmp_path, "collector") as middle:
-        wait_for(lambda: "Everything is ready" in middle.log(), 60, middle)
-        with Program([otelprof(), "run", "--config", str(tmp_path / "agent.yaml")], tmp_path, "agent") as program:
-            assert program.wait(60) == 0, program.log()
-            assert f"samples={samples}" in program.log().splitlines()[-1]
-        wait_for(lambda: total(backend.http) == samples, 20, middle)
-    assert total(backend.http) == samples
-    assert services(backend.http), "the resource's service.name came through the Collector"
+    session(tmp_path / "session.jsonl", 10)
+    with Collector(tmp_path, [CONFIGS / "gateway.yaml", FRAGMENT], env) as middle:
+        exporter = {"otlp_grpc": {"endpoint": f"localhost:{middle.grpc}", "tls": {"ca_file": str(cert)}}}
+        assert run_agent(tmp_path, agent(tmp_path, exporter)).endswith("sent=0 unsent=2")
+    assert "UNAUTHENTICATED" in (tmp_path / "agent.err").read_text()
+    assert memory_backend.samples() == 0
+
+
+def test_the_spans_fragment_points_every_span_to_its_profile_and_keeps_the_pipeline_s_processors(
+    tempo: Tempo, tmp_path: Path
+) -> None:
+    env = {"TEMPO": str(tempo.port)}
+    configs = [CONFIGS / "all-signals.yaml", SHIPPED / "spans-fragment.yaml"]
+    with Collector(tmp_path, configs, env, ",+confmap.enableMergeAppendOption") as middle:
+        spans = application(middle.grpc, 20)
+        session(tmp_path / "session.jsonl", 1, spans)
+        exporter = {"otlp_grpc": {"endpoint": f"localhost:{middle.grpc}", "tls": INSECURE}}
+        run_agent(tmp_path, agent(tmp_path, exporter, ("traces",)))
+        wait_for(lambda: len(tempo.spans) >= 40, 20, middle)
+    pointed = {span: attributes["pyroscope.profile.id"] for span, attributes in tempo.spans.items()}
+    own = {f"{number + 1:016x}": parent for number, (_, parent) in enumerate(spans)}
+    assert pointed == {**{span: span for _, span in spans}, **own}
+
+
+def test_without_the_feature_gate_or_a_profiles_pipeline_the_agent_says_what_is_missing(tempo: Tempo, tmp_path: Path) -> None:
+    session(tmp_path / "session.jsonl", 10)
+    with Collector(tmp_path, [CONFIGS / "traces-only.yaml"], {"TEMPO": str(tempo.port)}) as middle:
+        exporter = {"otlp_grpc": {"endpoint": f"localhost:{middle.grpc}", "tls": INSECURE}}
+        assert run_agent(tmp_path, agent(tmp_path, exporter)).endswith("sent=0 unsent=2")
+    assert (
+        "a Collector needs a profiles pipeline and --feature-gates=+service.profilesSupport"
+        in (tmp_path / "agent.err").read_text()
+    )
