@@ -12,6 +12,7 @@ import numpy.typing as npt
 from otelprof.ebpf.libbpf import libbpf
 from otelprof.ebpf.refusals import refused
 
+_EXISTS = 2  # BPF_EXIST
 Array = npt.NDArray[Any]
 
 
@@ -34,6 +35,11 @@ class Table:
             libbpf().call("bpf_map_update_elem", self.fd, _pointer(k), _pointer(v), 0)
         except OSError as error:
             raise refused("bpf(BPF_MAP_UPDATE_ELEM)", error, "the map is full") from error
+
+    def replace(self, key: object, value: object) -> bool:
+        """Write to a key that is there; False when it isn't."""
+        k, v = self._one(key, self.key), self._one(value, self.value)
+        return _found("bpf_map_update_elem", self.fd, _pointer(k), _pointer(v), _EXISTS)
 
     def get(self, key: object) -> Any:
         """The value, or None."""

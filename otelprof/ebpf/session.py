@@ -13,8 +13,10 @@ Not for use from several threads at once. Attachments end with the process at th
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -28,6 +30,7 @@ from otelprof.ebpf.mappings import Mappings, NewMapping
 from otelprof.ebpf.maps import PerCpuCounters, Table
 from otelprof.ebpf.refusals import preflight
 from otelprof.ebpf.rings import Ring
+from otelprof.ebpf.unwind_maps import UnwindMaps
 from otelprof.ebpf.uprobes import UPROBE_MULTI, can_attach_many
 
 Records = npt.NDArray[np.void]
@@ -45,6 +48,8 @@ RING_RECORDS = {
     "names": "cuda_name",
     "chunks": "stack_chunk",
 }
+WAKING = ("events", "chunks")
+"""Rings whose records may wake a reader that waits; the others are for who comes by."""
 _U32 = np.dtype("u4")
 _U64 = np.dtype("u8")
 LOSSES = 8192  # entries of the map `losses`
@@ -62,10 +67,15 @@ class SessionSettings:
     calls: int = 1 << 22
     returns: int = 1 << 19
     names: int = 1 << 19
+    native: bool = False
+    """Walk native stacks too, by the tables that `Session.unwind` fills."""
+    unwind_pages: int = 128
+    """Pages of unwind tables at most, 512 KiB of kernel memory each."""
 
     def sizes(self) -> dict[str, int]:
         """Sizes by map."""
-        return {name: getattr(self, name) for name in RING_RECORDS}
+        tables = {} if self.native else {"unwind_mappings": 1, "unwind_rules": 1}
+        return {**{name: getattr(self, name) for name in RING_RECORDS}, **tables}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +107,7 @@ class Session:
         self._links: list[Link] = []
         self._sampler: Sampler | None = None
         self._mappings: Mappings | None = None
+        self._woken = select.epoll()
         self._cuda_probes: CudaProbes | None = None
         self._count_names = [name for name in wire().enum("count") if name != "COUNT_KINDS"]
         self._nothing = {name: np.zeros(0, wire().dtype(record)) for name, record in RING_RECORDS.items()}
@@ -146,9 +157,32 @@ class Session:
         """Mappings that found no room in the kernel's rings, since the start."""
         return self._mappings.lost if self._mappings else 0
 
+    @cached_property
+    def unwind(self) -> UnwindMaps:
+        """The unwind tables of the kernel; `native` must have been set."""
+        return UnwindMaps(self._loader.maps, self._settings.unwind_pages)
+
+    def set_mappings(self, pid: int, first: int, count: int) -> bool:
+        """Tell which entries of the table of mappings are the process's; False when it is no target."""
+        table = self._table("targets", _U32, wire().dtype("target"))
+        record = table.get(pid)
+        if record is None:
+            return False
+        record["mappings"], record["mappings_count"] = first, count
+        return table.replace(pid, record)
+
     def set_target(self, pid: int, target: np.void) -> None:
         """Make a process (tgid in the host's namespace) a target, or change it; `target` is a record of `struct target`."""
         self._table("targets", _U32, wire().dtype("target")).put(pid, target)
+
+    def change_flags(self, pid: int, more: int = 0, less: int = 0) -> bool:
+        """Set and take away flags (enum target_flag) of a target; False when it is none (any more)."""
+        table = self._table("targets", _U32, wire().dtype("target"))
+        record = table.get(pid)
+        if record is None:
+            return False
+        record["flags"] = record["flags"] & ~np.uint32(less) | np.uint32(more)
+        return table.replace(pid, record)
 
     def drop_target(self, pid: int) -> bool:
         """Make it no target any more; False when it wasn't."""
@@ -198,6 +232,10 @@ class Session:
         """Totals since the start, by the names of enum count."""
         return dict(zip(self._count_names, self._counters.read().tolist(), strict=True))
 
+    def wait(self, seconds: float) -> None:
+        """Wait until a process was born or has died, or a young one has a new stack; `seconds` at most."""
+        self._woken.poll(seconds)
+
     def statistics(self) -> dict[str, ProgramStatistics]:
         """What the kernel knows of each loaded program."""
         return {name: found for loaded in self._objects.values() for name, found in statistics(loaded).items()}
@@ -208,8 +246,11 @@ class Session:
             if closing is not None:
                 closing.close()
         self._sampler = self._mappings = self._cuda_probes = None
+        if "unwind" in self.__dict__:
+            self.unwind.close()
         self._links.clear()
         self._rings.clear()
+        self._woken.close()
         self._objects.clear()
         self._loader.close()
 
@@ -243,7 +284,7 @@ class Session:
     def _write_settings(self) -> None:
         scope = wire()["SCOPE_NODE" if self._settings.node else "SCOPE_TARGETS"]
         epoch = int.from_bytes(os.urandom(2), "little")
-        record = wire().record("settings", {"scope": scope, "epoch": epoch})
+        record = wire().record("settings", {"scope": scope, "epoch": epoch, "native": self._settings.native})
         self._table("settings", _U32, wire().dtype("settings")).put(0, record)
 
     def _admit_losses(self) -> None:
@@ -258,6 +299,8 @@ class Session:
         sizes = self._settings.sizes()
         for name in names:
             if name not in self._rings:
+                if name in WAKING:
+                    self._woken.register(self._loader.maps[name], select.EPOLLIN)
                 self._rings[name] = Ring(self._loader.maps[name], sizes[name], wire().dtype(RING_RECORDS[name]))
 
     def _read(self, name: str) -> Records:

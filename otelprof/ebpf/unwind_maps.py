@@ -94,6 +94,11 @@ class UnwindMaps:
         self._rules: dict[int, int] = {0: 0}
 
     @property
+    def rows(self) -> int:
+        """Rows of all tables that are there."""
+        return self._rows.used
+
+    @property
     def bytes(self) -> int:
         """Kernel memory of the pages."""
         return len(self._pages) * self._page_rows * self._row.itemsize
