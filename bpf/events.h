@@ -243,10 +243,10 @@ static __always_inline void walk_native(struct scratch *work, u64 ip, const stru
     count_native_state(found->native_state);
 }
 
-static __always_inline int native_is_wanted(void) {
+static __always_inline int native_is_wanted(u32 is_python) {
     const u32 only = ONLY;
     struct settings *set = bpf_map_lookup_elem(&settings, &only);
-    return set && set->native;
+    return set && (set->native == NATIVE_ALL || (set->native == NATIVE_WITHOUT_PYTHON && !is_python));
 }
 
 /* The Python and native stacks of the current thread, sent if they are new. `regs` are those of its user code. */
@@ -255,7 +255,7 @@ static __always_inline void take_stacks(const struct target *target, const struc
     __builtin_memset(found, 0, sizeof(*found));
     if (!target)
         return;
-    u32 is_python = target->flags & TARGET_PYTHON, native = native_is_wanted();
+    u32 is_python = target->flags & TARGET_PYTHON, native = native_is_wanted(is_python);
     if (!is_python && !native)
         return;
     struct scratch *work = take_scratch(&slot);

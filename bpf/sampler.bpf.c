@@ -18,6 +18,7 @@ EXPORT(enum, count);
 EXPORT(enum, lost_kind);
 EXPORT(enum, lost_reason);
 EXPORT(enum, native_state);
+EXPORT(enum, native_scope);
 EXPORT(enum, unwind_cfa);
 EXPORT(enum, unwind_fp);
 EXPORT(struct, unwind_mapping);

@@ -38,11 +38,18 @@ enum scope {
     SCOPE_TARGETS = 1, /* only processes that have an entry in the map `targets` */
 };
 
+/* Whose native stacks are walked. */
+enum native_scope {
+    NATIVE_OFF = 0,
+    NATIVE_WITHOUT_PYTHON = 1, /* of processes without an interpreter */
+    NATIVE_ALL = 2,
+};
+
 /* The one value of the array map `settings`. */
 struct settings {
     u32 scope;  /* enum scope */
     u32 epoch;  /* the agent's number in dispatch ids, 16 bits, another one at each start */
-    u32 native; /* 1: walk native stacks too */
+    u32 native; /* enum native_scope */
     u32 pad;
 };
 

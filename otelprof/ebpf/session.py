@@ -17,7 +17,7 @@ import select
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -67,14 +67,14 @@ class SessionSettings:
     calls: int = 1 << 22
     returns: int = 1 << 19
     names: int = 1 << 19
-    native: bool = False
-    """Walk native stacks too, by the tables that `Session.unwind` fills."""
+    native: Literal["off", "without_python", "all"] = "off"
+    """Whose native stacks are walked, by the tables that `Session.unwind` fills."""
     unwind_pages: int = 128
     """Pages of unwind tables at most, 512 KiB of kernel memory each."""
 
     def sizes(self) -> dict[str, int]:
         """Sizes by map."""
-        tables = {} if self.native else {"unwind_mappings": 1, "unwind_rules": 1}
+        tables = {} if self.native != "off" else {"unwind_mappings": 1, "unwind_rules": 1}
         return {**{name: getattr(self, name) for name in RING_RECORDS}, **tables}
 
 
@@ -284,7 +284,8 @@ class Session:
     def _write_settings(self) -> None:
         scope = wire()["SCOPE_NODE" if self._settings.node else "SCOPE_TARGETS"]
         epoch = int.from_bytes(os.urandom(2), "little")
-        record = wire().record("settings", {"scope": scope, "epoch": epoch, "native": self._settings.native})
+        native = wire()[f"NATIVE_{self._settings.native.upper()}"]
+        record = wire().record("settings", {"scope": scope, "epoch": epoch, "native": native})
         self._table("settings", _U32, wire().dtype("settings")).put(0, record)
 
     def _admit_losses(self) -> None:
