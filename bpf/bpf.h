@@ -36,6 +36,7 @@ enum {
     BPF_ANY = 0,
     BPF_NOEXIST = 1,
     BPF_RB_NO_WAKEUP = 1,
+    BPF_RB_FORCE_WAKEUP = 2, /* without it a record behind others that nobody was woken for wakes nobody either */
     BPF_F_MMAPABLE = 1024,
 };
 enum {

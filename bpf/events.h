@@ -113,7 +113,7 @@ VERIFIED_ONCE int send_chunk(struct scratch *work, u8 kind, u32 number) {
     chunk->pad = 0;
     u32 start = chunk_start(count, number) & (LIMIT_PYTHON_FRAMES - 1);
     bpf_probe_read_kernel(chunk->frames, sizeof(chunk->frames), &frames[start]);
-    bpf_ringbuf_submit(chunk, work->flags & TARGET_YOUNG ? 0 : BPF_RB_NO_WAKEUP);
+    bpf_ringbuf_submit(chunk, work->flags & TARGET_YOUNG ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
     bpf_map_update_elem(&chunks_seen, &id, &here, BPF_ANY);
     count_one(COUNT_CHUNKS_SENT);
     return 0;

@@ -21,7 +21,7 @@ static __always_inline void report(enum process_event_kind kind, u32 process, st
     event->process = process;
     event->kind = kind;
     BPF_CORE_READ_INTO(&event->comm, task, comm);
-    bpf_ringbuf_submit(event, 0);
+    bpf_ringbuf_submit(event, BPF_RB_FORCE_WAKEUP);
 }
 
 static __always_inline int is_followed(const struct target *target) {
