@@ -50,6 +50,7 @@ RING_RECORDS = {
 }
 WAKING = ("events", "chunks")
 """Rings whose records may wake a reader that waits; the others are for who comes by."""
+NativeScope = Literal["off", "without_python", "all"]
 _U32 = np.dtype("u4")
 _U64 = np.dtype("u8")
 LOSSES = 8192  # entries of the map `losses`
@@ -67,7 +68,7 @@ class SessionSettings:
     calls: int = 1 << 22
     returns: int = 1 << 19
     names: int = 1 << 19
-    native: Literal["off", "without_python", "all"] = "off"
+    native: NativeScope = "off"
     """Whose native stacks are walked, by the tables that `Session.unwind` fills."""
     unwind_pages: int = 128
     """Pages of unwind tables at most, 512 KiB of kernel memory each."""

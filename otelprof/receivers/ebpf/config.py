@@ -55,7 +55,7 @@ class Settings:
     report_interval: Duration = setting(Duration(5.0), "how often a batch leaves; the first leaves after 1s", minimum=0.05)
     max_overhead: Percent = setting(Percent(0.01), "share of a CPU that the agent may take; reported, not yet enforced")
     targets: Targets = setting(Targets(), "which processes are profiled")
-    native_frames: bool = setting(True, "native frames; in this version the leaf of processes without Python")
+    native_frames: bool = setting(True, "native frames too, by unwind tables; off: only of processes without Python")
     trace_context: tuple[Literal["thread_context", "opentelemetry_python", "obi"], ...] = setting(
         ("thread_context", "opentelemetry_python", "obi"),
         "where the current span is read from; now opentelemetry_python only",

@@ -18,6 +18,10 @@ _INCOMPLETE = {
     "COUNT_PYTHON_TRUNCATED": "truncated",
     "COUNT_PYTHON_UNREADABLE": "unreadable",
     "COUNT_PYTHON_NO_THREAD_STATE": "no thread state",
+    "COUNT_NATIVE_TRUNCATED": "native truncated",
+    "COUNT_NATIVE_NO_TABLE": "native no table",
+    "COUNT_NATIVE_NO_RULE": "native no rule",
+    "COUNT_NATIVE_UNREADABLE": "native unreadable",
     "COUNT_SCRATCH_BUSY": "no scratch memory",
     "COUNT_CHUNKS_LOST": "ring full",
 }

@@ -15,7 +15,7 @@ import numpy as np
 from otelprof.batch import LAUNCHES, Batch, ProfileType, Table, empty
 from otelprof.component import Build, Consumer, Host
 from otelprof.counters import BPF_RUN_SECONDS, LOOP_LATE, SAMPLES_SEEN, Reading
-from otelprof.ebpf.session import Session, SessionSettings
+from otelprof.ebpf.session import NativeScope, Session, SessionSettings
 from otelprof.errors import OtelprofError, Unsupported
 from otelprof.otlp import semconv
 from otelprof.processes.table import Change
@@ -25,6 +25,7 @@ from otelprof.receivers.ebpf.losses import Losses
 from otelprof.receivers.ebpf.rows import Rows
 from otelprof.receivers.ebpf.spans import SOURCE, Spans
 from otelprof.receivers.ebpf.stacks import StackTable
+from otelprof.receivers.ebpf.unwind import Unwinding
 from otelprof.receivers.ebpf.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -80,10 +81,12 @@ class Work:
 
     def __init__(self, settings: Settings, consumer: Consumer, host: Host, name: str) -> None:
         self._settings, self._consumer, self._counters, self._name = settings, consumer, host.counters, name
-        self._session = Session.open(SessionSettings(node=not settings.targets.pids))
+        native: NativeScope = "all" if settings.native_frames else "without_python"
+        self._session = Session.open(SessionSettings(node=not settings.targets.pids, native=native))
         log.info("%s: %s", name, self._session.loader_line)
         self._watch = Watch(self._session, settings.targets, host.counters)
-        self._stacks = StackTable(self._watch.decode, self._session.forget_chunks)
+        self._stacks = StackTable(self._watch.decode, self._session.forget_chunks, self._watch.decode_native)
+        self._unwinding = Unwinding(self._session, host.counters)
         self._spans = self._new_spans()
         self._watch.use(self._stacks, self._spans.found if self._spans else None)
         self._rows = Rows(self._stacks, self._watch)
@@ -136,6 +139,8 @@ class Work:
             self._spans.look()
             self._spans.count(drained)
         self._stacks.add(drained.chunks)
+        self._unwinding.learn(drained.chunks, self._watch.alive(np.unique(drained.chunks["process"]).tolist()))
+        self._unwinding.turn()
         if len(drained.samples):
             self._samples.append(drained.samples)
         if self._calls is not None:
@@ -144,12 +149,15 @@ class Work:
         self._report_if_due(bool(len(drained.samples) or len(drained.calls)))
 
     def _follow(self, changes: list[Change]) -> None:
+        self._unwinding.follow(changes)
         if self._calls is not None:
             self._calls.follow(changes)
 
     def _look_at_mappings(self) -> None:
         for mapping in self._session.mappings():
             process = self._watch.mapped(mapping)
+            if process is not None:
+                self._unwinding.mapped(process, mapping)
             if self._calls is not None:
                 self._calls.mapped(process, mapping)
 
@@ -171,6 +179,7 @@ class Work:
         finally:
             if self._calls is not None:
                 self._calls.close()
+            self._unwinding.close()
             self._watch.close()
             self._session.close()
 

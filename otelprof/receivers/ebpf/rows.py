@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from otelprof.batch import LAUNCHES, SAMPLES, Frame, Interner, ProfileType, Table, Thread, mark
 from otelprof.ebpf.layout import wire
-from otelprof.receivers.ebpf.stacks import STOPPED, TRUNCATED, StackTable
+from otelprof.receivers.ebpf.stacks import NO_PYTHON, STOPPED, TRUNCATED, StackTable, Walked
 from otelprof.text import clean
 
 Ids = npt.NDArray[np.uint32]
@@ -51,6 +51,9 @@ def columns(records: Table, *names: str) -> Table:
     return packed
 
 
+_STACK = ("process", "python", "python_state", "native", "native_state")  # fields of `struct origin` that name a stack
+
+
 class Rows:
     """Makes tables of one interner from ring records."""
 
@@ -59,6 +62,8 @@ class Rows:
         self._places = places
         self._not_target = wire()["PYTHON_NOT_TARGET"]
         self._root_marks = {wire()["PYTHON_TRUNCATED"]: TRUNCATED, wire()["PYTHON_UNREADABLE"]: STOPPED}
+        self._complete = wire()["NATIVE_COMPLETE"]
+        self._truncated = wire()["NATIVE_TRUNCATED"]
 
     @property
     def interner(self) -> Interner:
@@ -78,7 +83,7 @@ class Rows:
         """LAUNCHES rows of `struct cuda_call` records; kind, entry, kernel and duration are filled in by the caller."""
         table = np.zeros(len(records), LAUNCHES)
         self._origin(table, records["origin"])
-        table["stack"] = distinct(columns(records["origin"], "process", "python", "python_state"), self._call_stack)
+        table["stack"] = distinct(columns(records["origin"], *_STACK), self._call_stack)
         for name, source in (("dispatch", "dispatch"), ("stream", "stream"), ("grid", "grid"), ("block", "block")):
             table[name] = records[source]
         table["shared"], table["bytes"] = records["shared_bytes"], records["bytes"]
@@ -107,20 +112,31 @@ class Rows:
         return self.interner.link(key["trace_id"].tobytes(), key["span_id"].tobytes())
 
     def _sample_stacks(self, records: Table) -> Ids:
-        keys = columns(records["origin"], "process", "python", "python_state")
+        keys = columns(records["origin"], *_STACK)
         whole = np.zeros(len(records), [*((name, keys.dtype[name]) for name in keys.dtype.names or ()), ("leaf", "u8")])
         for name in keys.dtype.names or ():
             whole[name] = keys[name]
-        outside = keys["python_state"] == self._not_target
+        outside = (keys["python_state"] == self._not_target) & (keys["native"] == 0)
         whole["leaf"][outside] = records["instruction"][outside]
         return distinct(whole, self._sample_stack)
 
     def _sample_stack(self, key: Table) -> int:
-        if key["python_state"] == self._not_target:
+        if key["python_state"] == self._not_target and not key["native"]:
             return self._places.leaf(int(key["process"]), int(key["leaf"]))
         return self._call_stack(key)
 
     def _call_stack(self, key: Table) -> int:
+        if key["native"]:
+            return self._stacks.whole(self._walked(key))
         if not key["python"]:
             return self._stacks.marked(self._places.without_python(int(key["process"]), int(key["python_state"])))
         return self._stacks.stack(int(key["python"]), self._root_marks.get(int(key["python_state"])))
+
+    def _walked(self, key: Table) -> Walked:
+        """A stack with native frames. Without Python frames a thread of an interpreter says so at its root."""
+        state = int(key["native_state"])
+        native_mark = None if state == self._complete else TRUNCATED if state == self._truncated else STOPPED
+        root_mark = self._root_marks.get(int(key["python_state"]))
+        if not key["python"] and key["python_state"] != self._not_target:
+            root_mark = NO_PYTHON
+        return Walked(int(key["python"]), root_mark, int(key["native"]), native_mark)

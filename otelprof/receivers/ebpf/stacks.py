@@ -1,7 +1,9 @@
 """Stacks by the ids that the kernel gives them: chunks in, stacks of the interner out.
 
-A chunk is decoded when it arrives (its process may be gone a moment later), and once. Bounded: when the table is full, or
-a new interner is begun, what is only a cache is dropped; a chunk that was dropped is asked for again by `forget`.
+A chunk is decoded when it arrives (its process may be gone a moment later), and once. A native stack says at which of its
+frames Python frames stand: those frames are the interpreter's evaluation calls, and the Python frames take their places.
+Bounded: when the table is full, or a new interner is begun, what is only a cache is dropped; a chunk that was dropped is
+asked for again by `forget`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from otelprof.batch import Frame, Interner, Table, mark
+from otelprof.ebpf.layout import wire
 
 Decode = Callable[[int, Table], Sequence[Frame | None]]
 """Frames of a process (incarnation, records of the wire's `struct frame`); None: not a frame to show."""
@@ -26,24 +29,43 @@ DEPTH_LIMIT = 64  # chunks of one stack; the kernel cuts at 16
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
+    """Decoded frames, leaf first, and at each how many Python frames stand in its place (native chunks only)."""
+
     parent: int
     process: int
-    frames: tuple[Frame, ...]  # root first
+    frames: tuple[Frame | None, ...]
+    python: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """What the kernel says of one stack: ids of its parts (0: none), and the marks of what is missing of them.
+
+    `root_mark` stands where the Python stack's root end is missing, `native_mark` where the native walk stopped.
+    """
+
+    python: int
+    root_mark: Frame | None = None
+    native: int = 0
+    native_mark: Frame | None = None
 
 
 class StackTable:
     """Chunks that were seen, and the stacks made of them.
 
-    `decode` turns frame records into frames. `forget` is called with ids that the kernel must send again if they recur.
+    `decode` turns frame records into frames, of Python and of native stacks. `forget` is called with ids that the kernel
+    must send again if they recur.
     """
 
     LIMIT = 200_000
 
-    def __init__(self, decode: Decode, forget: Callable[[Iterable[int]], None]) -> None:
+    def __init__(self, decode: Decode, forget: Callable[[Iterable[int]], None], native: Decode | None = None) -> None:
         self._decode = decode
+        self._decode_native = native or decode
         self._forget = forget
+        self._native_kind = wire()["STACK_NATIVE"]
         self._chunks: dict[int, _Chunk] = {}
-        self._stacks: dict[tuple[int, Frame | None], int] = {}
+        self._stacks: dict[Walked, int] = {}
         self._interner = Interner()
 
     @property
@@ -66,17 +88,21 @@ class StackTable:
             known = set(self._chunks)
             self._drop(known)
             self._forget(known)
-        for process in np.unique(chunks["process"]):
-            self._add_of(int(process), chunks[chunks["process"] == process])
+        native = chunks["kind"] == self._native_kind
+        for part, decode in ((chunks[~native], self._decode), (chunks[native], self._decode_native)):
+            for process in np.unique(part["process"]):
+                self._add_of(int(process), part[part["process"] == process], decode)
 
-    def _add_of(self, process: int, chunks: Table) -> None:
+    def _add_of(self, process: int, chunks: Table, decode: Decode) -> None:
         counts = chunks["count"].astype(int)
         valid = np.arange(chunks["frames"].shape[1]) < counts[:, None]
-        frames = self._decode(process, chunks["frames"][valid])
+        records = chunks["frames"][valid]
+        frames = decode(process, records)
+        places = records["check"].tolist() if decode is self._decode_native else []
         ends = np.cumsum(counts)
-        for chunk, start, end in zip(chunks, ends - counts, ends, strict=True):
-            shown = tuple(frame for frame in reversed(frames[start:end]) if frame is not None)
-            self._chunks[int(chunk["id"])] = _Chunk(int(chunk["parent"]), process, shown)
+        for chunk, start, end in zip(chunks, (ends - counts).tolist(), ends.tolist(), strict=True):
+            number, parent = int(chunk["id"]), int(chunk["parent"])
+            self._chunks[number] = _Chunk(parent, process, tuple(frames[start:end]), tuple(places[start:end]))
 
     def ended(self, process: int) -> None:
         """The process is gone and its last samples are in a batch: its chunks are of no use any more."""
@@ -85,36 +111,58 @@ class StackTable:
     def _drop(self, ids: set[int]) -> None:
         for number in ids:
             del self._chunks[number]
-        for key in [key for key in self._stacks if key[0] in ids]:
+        for key in [key for key in self._stacks if key.python in ids or key.native in ids]:
             del self._stacks[key]
 
     def stack(self, leaf: int, root_mark: Frame | None = None) -> int:
-        """The interner's id of the stack whose leaf chunk is `leaf`; `root_mark` stands in front of what is missing."""
-        key = (leaf, root_mark)
-        found = self._stacks.get(key)
+        """The interner's id of the Python stack whose leaf chunk is `leaf`; `root_mark` stands for what is missing of it."""
+        return self.whole(Walked(leaf, root_mark))
+
+    def whole(self, walked: Walked) -> int:
+        """The interner's id of a stack of Python and native frames."""
+        found = self._stacks.get(walked)
         if found is None:
-            found = self._interner.stack(self._assemble(leaf, root_mark))
-            if leaf in self._chunks:
-                self._stacks[key] = found
+            found = self._interner.stack(self._assemble(walked))
+            if all(leaf in self._chunks for leaf in (walked.python, walked.native) if leaf):
+                self._stacks[walked] = found
         return found
 
     def marked(self, *frames: Frame) -> int:
         """The interner's id of a stack of marks and loose frames."""
         return self._interner.stack(frames)
 
-    def _assemble(self, leaf: int, root_mark: Frame | None) -> list[Frame]:
-        parts: list[tuple[Frame, ...]] = []
+    def _assemble(self, walked: Walked) -> list[Frame]:
+        """The frames, root first."""
+        python = [frame for chunk in self._chain(walked.python) for frame in chunk.frames]
+        frames = list(self._merge(self._chain(walked.native), python))
+        if walked.native_mark is not None:
+            frames.append(walked.native_mark)
+        frames += python
+        if walked.root_mark is not None:
+            frames.append(walked.root_mark)
+        return [frame for frame in reversed(frames) if frame is not None] or [NO_PYTHON]
+
+    def _merge(self, native: Iterable[_Chunk], python: list[Frame | None]) -> Iterable[Frame | None]:
+        """Native frames leaf first, Python frames in the places of those that run them; what has a place leaves `python`."""
+        at = 0
+        for chunk in native:
+            for frame, count in zip(chunk.frames, chunk.python or (0,) * len(chunk.frames), strict=True):
+                if count:
+                    yield from python[at : at + count]
+                    at += count
+                else:
+                    yield frame
+        del python[:at]
+
+    def _chain(self, leaf: int) -> Iterable[_Chunk]:
+        """The chunks of a stack from its leaf to its root; one that isn't there is an unknown frame."""
         number = leaf
-        for _ in range(DEPTH_LIMIT):
-            chunk = self._chunks.get(number)
-            if chunk is None:
-                parts.append((UNKNOWN,))
-                break
-            parts.append(chunk.frames)
+        for _ in range(DEPTH_LIMIT if number else 0):
+            chunk = self._chunks.get(number, _MISSING)
+            yield chunk
             number = chunk.parent
             if not number:
-                break
-        if root_mark is not None:
-            parts.append((root_mark,))
-        frames = [frame for part in reversed(parts) for frame in part]
-        return frames or [NO_PYTHON]
+                return
+
+
+_MISSING = _Chunk(0, 0, (UNKNOWN,))

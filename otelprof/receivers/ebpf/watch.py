@@ -31,6 +31,7 @@ from otelprof.processes.table import Change, ChangeKind, Process, Processes
 from otelprof.receivers.ebpf.config import Targets
 from otelprof.receivers.ebpf.spans import span_flag
 from otelprof.receivers.ebpf.stacks import NO_PYTHON, STOPPED, UNKNOWN, StackTable
+from otelprof.receivers.ebpf.unwind import Space
 from otelprof.symbols.native import NativeNames
 from otelprof.symbols.python import CodeReader
 from otelprof.targets.python import PythonTarget, Recogniser, Recognition, Verdict
@@ -206,6 +207,9 @@ class Watch:
             flags |= span_flag(process)
             record["python"] = target.layout.to_record(wire().dtype("python_layout"))
         record["process"], record["flags"] = process.incarnation, flags
+        space = process.kept(Space)
+        if space is not None:
+            record["mappings"], record["mappings_count"] = space.first, space.count
         try:
             self._session.set_target(process.pid, record[0])
         except OtelprofError as error:
@@ -262,6 +266,18 @@ class Watch:
             return found.reader.frames(records)
         except TargetError:
             return [UNKNOWN] * len(records)
+
+    def decode_native(self, number: int, records: Table) -> Sequence[Frame | None]:
+        """The frames of native records (struct frame) of an incarnation."""
+        process = self._processes.get(number)
+        if process is None:
+            return [UNKNOWN] * len(records)
+        return self._native.names(process, records["address"].astype(np.uint64), records["offset"] != 0)
+
+    def alive(self, numbers: Iterable[int]) -> dict[int, Process]:
+        """The processes of these incarnations that haven't ended."""
+        found = {number: self._processes.get(number) for number in numbers}
+        return {number: process for number, process in found.items() if process is not None and not process.ended_at}
 
     def identified(self, records: Table) -> Table:
         """`records` with the incarnation filled in where it wasn't known in the kernel but is now."""
