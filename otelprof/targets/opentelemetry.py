@@ -2,7 +2,7 @@
 
 The API keeps its context in one ContextVar: `opentelemetry.context._RUNTIME_CONTEXT._current_context`. Its value is a dict
 in which the very string object `opentelemetry.trace.propagation._SPAN_KEY` leads to the span, and a span keeps its ids in
-the tuple `_context`. These names have been the same from 1.0 on (opentelemetry-api and -sdk, tested from 1.20 to 1.45). Each
+the tuple `_context`. These names are the same in all releases of opentelemetry-api and -sdk from 1.20 to 1.45 (tested). Each
 interpreter of a process has its own. Nothing is run or changed in the process; addresses are read once, and again
 when it has imported more.
 """
@@ -10,7 +10,7 @@ when it has imported more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 
 import numpy as np
@@ -77,14 +77,14 @@ class SpanLayout:
     def to_record(self, dtype: np.dtype[np.void]) -> np.void:
         """The same as one record of the wire's dtype."""
         record: np.void = np.zeros(1, dtype)[0]
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "types":
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name == "types":
                 for number, kind in enumerate(value[:TYPE_LIMIT]):
                     for part in ("type", "dictionary", "values"):
                         record["types"][number][part] = getattr(kind, part)
             else:
-                record[field.name] = value
+                record[one.name] = value
         return record
 
 
@@ -95,6 +95,10 @@ class _Interpreter:
     modules: int = 0
     scans: int = 0
     size: tuple[int, int, int] = (0, 0, 0)
+    found: Mapping[str, int] = field(default_factory=dict)
+    waits: bool = False
+    """A module is there and has not all its names yet: it is being imported, or makes its runtime context at the first use
+    (1.20 does): they come without a change of sys.modules."""
     complete: bool = False
     layout: SpanLayout | None = None
 
@@ -129,6 +133,11 @@ class SpanFinder:
         return child
 
     @property
+    def waits(self) -> bool:
+        """Whether OpenTelemetry is there and not ready yet: it may be so any moment."""
+        return any(known.waits for known in self._known.values())
+
+    @property
     def main(self) -> int:
         """Address of the main interpreter's state: a fork keeps it, and no other."""
         return main_interpreter(self._memory, self._layout, self._runtime)
@@ -145,17 +154,16 @@ class SpanFinder:
     def _look_at(self, address: int, known: _Interpreter) -> SpanLayout | None:
         known.modules = known.modules or self._modules(address, known)
         size = self._objects.size_of(known.modules) if known.modules else (0, 0, 0)
-        if size == known.size:
+        if size == known.size and not known.waits:
             return None
-        modules = self._objects.find(known.modules, _CONTEXT, _KEY, _SPAN, _SDK)
-        layout = self._layout_of(address, modules) if {_CONTEXT, _KEY, _SPAN} <= modules.keys() else None
+        if size != known.size:
+            known.size, known.found = size, self._objects.find(known.modules, _CONTEXT, _KEY, _SPAN, _SDK)
+        layout = self._layout_of(address, known.found) if {_CONTEXT, _KEY, _SPAN} <= known.found.keys() else None
         known.complete = bool(self.reason) or (layout is not None and len(layout.types) > 1)
-        # A module that is there already but still being imported gets its names without a change of sys.modules.
-        waits = _CONTEXT in modules and (layout is None or (_SDK in modules and not known.complete))
-        known.size = (0, 0, 0) if waits else size
+        known.waits = _CONTEXT in known.found and (layout is None or (_SDK in known.found and not known.complete))
         return layout
 
-    def _layout_of(self, address: int, modules: dict[str, int]) -> SpanLayout | None:
+    def _layout_of(self, address: int, modules: Mapping[str, int]) -> SpanLayout | None:
         objects = self._objects
         runtime = objects.module(modules[_CONTEXT], "_RUNTIME_CONTEXT").get("_RUNTIME_CONTEXT", 0)
         key = objects.module(modules[_KEY], "_SPAN_KEY").get("_SPAN_KEY", 0)

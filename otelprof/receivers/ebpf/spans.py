@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 SOURCE = "opentelemetry_python"
 LOOKS_A_TURN = 64
 DELAYS = (0.0, 0.1, 0.1, 0.2, 0.3, 0.5, 0.5, 1.0)  # seconds between looks while a program starts
-WAITING, SETTLED = 2.0, 10.0  # seconds between looks without OpenTelemetry so far, and with it
+SOON, WAITING, SETTLED = 0.5, 2.0, 10.0  # seconds between looks: it is half there, it isn't there, it is read
 SAID_LIMIT = 100
 
 
@@ -104,7 +104,7 @@ class Spans:
         if source.finder.reason:
             self._say(f"{printable(process.facts.service)}: no spans are read: {source.finder.reason}")
             return
-        settled = SETTLED if source.layouts else WAITING
+        settled = SOON if source.finder.waits else SETTLED if source.layouts else WAITING
         delay = DELAYS[source.looks] if source.looks < len(DELAYS) else settled
         self._due[process.incarnation] = (time.monotonic() + delay, process)
 

@@ -1,0 +1,85 @@
+"""Releases of opentelemetry-sdk for the interpreters of this machine: installed by pip at first use, kept in ~/.cache/otelprof.
+
+None of them goes into an environment: a program gets one by PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.unit.python_programs import Interpreter, supported
+
+RELEASES = ("1.20.0", "1.25.0", "1.30.0", "1.36.0", "1.40.0", "1.45.2")
+"""A handful from the oldest that is read to the newest."""
+_NEWEST = {8: "1.33.1", 9: "1.39.1"}  # the last releases that support 3.8 and 3.9
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "otelprof" / "opentelemetry"
+_PATIENCE = 100
+
+
+def interpreters() -> list[Interpreter]:
+    """Those that can be targets, outside of environments: what they import comes from PYTHONPATH alone."""
+    return [one if one.root else replace(one, path=one.file) for one in supported()]
+
+
+def newest(interpreter: Interpreter) -> str:
+    """The newest release that supports an interpreter, of those that are tested."""
+    return _NEWEST.get(interpreter.version[1], RELEASES[-1])
+
+
+def environment(interpreter: Interpreter, release: str = "") -> dict[str, str]:
+    """The environment in which `interpreter` imports a release (the newest); skips the test where it can't be had."""
+    folder = installed(interpreter, release or newest(interpreter))
+    if isinstance(folder, str):
+        pytest.skip(folder)
+    return {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@cache
+def installed(interpreter: Interpreter, release: str) -> Path | str:
+    """The folder with a release, as the interpreter sees it; a text says why there is none."""
+    if interpreter.root:
+        return _copied(interpreter, release)
+    folder = _CACHE / f"{'.'.join(map(str, interpreter.version))}-{release}"
+    if not (folder / "done").exists():
+        failure = _install(interpreter, release, folder)
+        if failure:
+            return failure
+    return folder
+
+
+def _install(interpreter: Interpreter, release: str, folder: Path) -> str:
+    """Install into `folder`, whole or not at all; why it failed, empty when it didn't."""
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(dir=_CACHE))
+    options = ["-q", "--disable-pip-version-check", "--no-compile", "--only-binary", ":all:", "--target", str(fresh)]
+    command = [interpreter.path, "-m", "pip", "install", *options, f"opentelemetry-sdk=={release}"]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_PATIENCE)
+        (fresh / "done").touch()
+        shutil.rmtree(folder, ignore_errors=True)
+        fresh.rename(folder)
+    except (OSError, subprocess.SubprocessError) as error:
+        shutil.rmtree(fresh, ignore_errors=True)
+        said = str(getattr(error, "stderr", "") or error).strip().splitlines()
+        return f"opentelemetry-sdk {release} can't be installed for {interpreter}: {said[-1] if said else error}"
+    return ""
+
+
+def _copied(interpreter: Interpreter, release: str) -> Path | str:
+    """A copy inside another root of what a similar interpreter got: the packages are pure Python."""
+    similar = [one for one in interpreters() if not one.root]
+    found = installed(similar[-1], release)
+    if isinstance(found, str):
+        return found
+    inside = Path(f"/tmp/opentelemetry-{release}")
+    if not Path(f"{interpreter.root}{inside}").exists():
+        shutil.copytree(found, f"{interpreter.root}{inside}")
+    return inside
