@@ -53,6 +53,7 @@ STITCH_UNJOINED = _counter("otelprof_cuda_stitch_unjoined_total", "launches or G
 CUDA_FILES = _gauge("otelprof_cuda_files", "CUDA driver libraries in use: probed, refused, waiting for a place", "state")
 CUDA_RETURN_SITES = _gauge("otelprof_cuda_return_sites", "call sites of waits and look-ups: probed, or why not", "state")
 CUDA_NAMES_UNKNOWN = _counter("otelprof_cuda_names_unknown_total", "kernel handles shown as kernel@ADDRESS", "reason")
+CUDA_SCANS = _counter("otelprof_cuda_scans_total", "mapped files searched for registrations of kernels", "result")
 PROCESSES = _gauge("otelprof_processes", "processes known to the agent", "state")
 EXPORT_SENT = _counter("otelprof_export_sent_profiles_total", "profiles that a receiver took", "exporter")
 EXPORT_FAILED = _counter("otelprof_export_failed_profiles_total", "profiles given up", "exporter", "reason")

@@ -54,6 +54,7 @@ NativeScope = Literal["off", "without_python", "all"]
 _U32 = np.dtype("u4")
 _U64 = np.dtype("u8")
 LOSSES = 8192  # entries of the map `losses`
+PENDING_CALLS, PENDING_LOOKUPS = 8192, 512  # of the maps `pending` and `pending_names`
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +216,23 @@ class Session:
         seen = self._table("chunks_seen", _U64, np.dtype("u1"))
         for number in ids:
             seen.delete(number)
+
+    def pending_lookups(self) -> list[tuple[int, bytes, int, int]]:
+        """Look-ups that no one saw returning: process, name, where the handle is to be put, what stood there before."""
+        if "cuda" not in self._objects:
+            return []
+        names = dict(zip(*self._items("pending_names", wire().dtype("kernel_name"), PENDING_LOOKUPS), strict=True))
+        found = []
+        for thread, call in zip(*self._items("pending", wire().dtype("pending"), PENDING_CALLS), strict=True):
+            name = names.get(thread)
+            if name is not None and call["out"]:
+                text = bytes(name["text"])[: int(name["length"])]
+                found.append((int(call["process"]), text, int(call["out"]), int(call["before"])))
+        return found
+
+    def _items(self, name: str, value: np.dtype[Any], limit: int) -> tuple[list[int], list[np.void]]:
+        keys, values = self._table(name, _U64, value).items(limit)
+        return keys.tolist(), list(values)
 
     def drain(self) -> Drained:
         """Take all records out of the rings.

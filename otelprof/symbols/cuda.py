@@ -75,6 +75,19 @@ class KernelNames:
             self._learn(process, handle, _Entry(frame, other, certain))
         self.changed.discard(process)
 
+    def add_found(self, process: int, found: Iterable[tuple[int, Frame]]) -> None:
+        """Names that were found in the process itself; those that look-ups gave stand."""
+        for handle, frame in found:
+            known = self._find(process, 0, handle)
+            if known is None or not known.certain:
+                self._learn(process, handle, _Entry(frame, 0, certain=True))
+
+    def is_known(self, process: int, pid: int, handle: int) -> bool:
+        """Whether the kernel of a handle has a name."""
+        entry = self._find(process, pid, handle)
+        named = self._find(process, pid, entry.object) if entry and entry.frame is None else entry
+        return named is not None and named.frame is not None
+
     def inherit(self, parent: int, child: int) -> None:
         """A forked child has its parent's handles."""
         if parent in self._handles:

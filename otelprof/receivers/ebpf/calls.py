@@ -25,6 +25,7 @@ from otelprof.processes.table import Change, ChangeKind, Process
 from otelprof.receivers.ebpf.config import Cuda
 from otelprof.receivers.ebpf.graphs import REPLAY, Graphs
 from otelprof.receivers.ebpf.journal import Journal
+from otelprof.receivers.ebpf.late_names import LateNames
 from otelprof.receivers.ebpf.rows import Ids, Rows, columns, distinct
 from otelprof.receivers.ebpf.watch import Watch
 from otelprof.symbols.cuda import KernelNames
@@ -34,6 +35,8 @@ from otelprof.targets.return_sites import ReturnSites
 
 WAIT_LIMIT = 30 * 10**9  # nanoseconds that a wait is held back for its end
 WAITS_HELD = 65_536
+NAMES_LIMIT = 5 * 10**9  # nanoseconds that launches are held back while their kernels' names are searched
+LAUNCHES_HELD = 500_000
 
 
 def keyed(calls: Table, field: str) -> Table:
@@ -52,6 +55,7 @@ class Calls:
         self._sites = ReturnSites(session, host.counters)
         self._names = KernelNames(host.counters)
         self._journal = Journal(host.state_dir)
+        self._late = LateNames(session, self._names, host.counters)
         self._calls: list[Table] = []
         self._ended: dict[int, int] = {}
         points = [(wire()[name], point) for name, point in BY_ENTRY.items()]
@@ -88,6 +92,7 @@ class Calls:
             self._sites.leave(process.incarnation)
             self._names.leave(process.incarnation, process.pid)
             self._graphs.leave(process.incarnation)
+            self._late.leave(process.incarnation)
             self._journal.leave(process)
 
     def mapped(self, process: Process | None, mapping: NewMapping) -> None:
@@ -99,6 +104,7 @@ class Calls:
     def close(self) -> None:
         """Take all probes away."""
         self._keep_journal(last=True)
+        self._late.close()
         self._sites.close()
         self._files.close()
 
@@ -122,6 +128,8 @@ class Calls:
         if len(calls):
             self._calls.append(calls)
             self._learn_callers(calls)
+            self._ask_for_names(calls)
+        self._late.turn()
         if self._follows_graphs:
             self._graphs.take(calls, drained.returns)
         self._keep_journal()
@@ -143,6 +151,15 @@ class Calls:
         changed = self._names.changed | {number for number, found in graphs.items() if found.changed}
         processes = [process for number in changed if (process := self._watch.process(number)) and not process.ended_at]
         self._journal.save(processes, self._names, graphs, last)
+
+    def _ask_for_names(self, calls: Table) -> None:
+        """Have the kernels searched that are launched and have no name."""
+        launches = calls[self._kinds[calls["entry"]] == CallKind.KERNEL]
+        keys = np.unique(keyed(launches, "function"))
+        for number, pid, handle in keys.tolist():
+            process = self._watch.process(number)
+            if process is not None and not process.ended_at and not self._names.is_known(number, pid, handle):
+                self._late.ask(process, [handle])
 
     def _learn_callers(self, calls: Table) -> None:
         returning = calls[self._returning[np.minimum(calls["entry"], len(self._returning) - 1)]]
@@ -176,7 +193,14 @@ class Calls:
         open_ = ~np.isin(calls["dispatch"], np.fromiter(self._ended, "u8", len(self._ended)))
         held: npt.NDArray[np.bool_] = (kinds == CallKind.SYNC) & young & open_
         held[held] = distinct(keyed(calls[held], "caller"), self._is_watched) != 0
-        return held
+        return held | self._unnamed(calls, kinds)
+
+    def _unnamed(self, calls: Table, kinds: Table) -> npt.NDArray[np.bool_]:
+        """Launches whose kernels may have names in a moment."""
+        young = calls["origin"]["time"].astype("i8") > time.monotonic_ns() - NAMES_LIMIT
+        busy = np.isin(calls["origin"]["process"], np.array(self._late.busy, np.uint32))
+        unnamed: npt.NDArray[np.bool_] = (kinds == CallKind.KERNEL) & young & busy
+        return unnamed if np.count_nonzero(unnamed) <= LAUNCHES_HELD else np.zeros(len(calls), bool)
 
     def _is_watched(self, key: Table) -> int:
         return int(self._sites.is_probed(int(key["process"]), int(key["caller"])))
