@@ -35,6 +35,8 @@ shows them without starting anything.
   the defaults. `service.pipelines` connects them: `profiles`, `traces`, each also as `profiles/name`.
 - `${env:VAR}` and `${env:VAR:-default}` are filled in from the environment; `$$` is a dollar sign. A variable that isn't set
   and has no default is a mistake.
+- What `otlp_grpc` and `otlp_http` aren't told they take from `OTEL_EXPORTER_OTLP_PROFILES_*` and then `OTEL_EXPORTER_OTLP_*`:
+  `ENDPOINT`, `HEADERS`, `TIMEOUT` (milliseconds), `COMPRESSION`, `INSECURE`, `CERTIFICATE`, `CLIENT_CERTIFICATE`, `CLIENT_KEY`.
 - Durations are `100ms`, `5s`, `1m30s`; sizes `64MiB`, `500kB` or a number of bytes; percents `1%`.
 - `--set path=value` on the command line changes one setting: `--set receivers.ebpf.report_interval=1s`.
 

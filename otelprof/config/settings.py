@@ -7,8 +7,9 @@ A settings class is a frozen dataclass whose fields have defaults and `setting(.
         report_interval: Duration = setting(Duration(5.0), "how often a batch leaves the receiver", minimum=0.05)
 
 Hints that are understood: int, float, bool, str, Path, Duration, ByteSize, Percent, Literal[...], X | None, tuple[X, ...],
-dict[str, X], nested settings classes and Any. `__post_init__` may raise ConfigError (each line starting with a key) or
-ValueError for what types can't say. A null value means the default, as in the Collector.
+dict[str, X], nested settings classes and Any. A null value means the default, as in the Collector. A static method `completed`,
+where a class has one, gets the settings that were given and returns them with what stands for absent ones. It and
+`__post_init__` may raise ConfigError (each line starting with a key) or ValueError for what types can't say.
 """
 
 from __future__ import annotations
@@ -110,8 +111,9 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _made(cls: type[Any], values: dict[str, Any], path: str, report: Report) -> Any:
+    complete = getattr(cls, "completed", None)
     try:
-        return cls(**values)
+        return cls(**(complete(values) if complete else values))
     except ConfigError as error:
         for line in error.lines:
             report(*_split(path, line))

@@ -100,6 +100,7 @@ CONNECTION_CAUSES: tuple[tuple[str, str], ...] = (
     ("certificate_verify_failed", "its certificate isn't trusted or isn't for this name: set tls.ca_file, or the right name"),
     ("hostname mismatch", "its certificate isn't for this name"),
     ("certificate required", "it wants a client's certificate: set tls.cert_file and tls.key_file"),
+    ("eof occurred in violation", "it closed the connection: does it want a client's certificate (tls.cert_file)?"),
     ("wrong_version_number", "it speaks plain text, not TLS: set tls.insecure: true, or write http://"),
     ("record layer failure", "it speaks plain text, not TLS: set tls.insecure: true, or write http://"),
     ("http1", "it speaks HTTP/1, not gRPC: name the gRPC port, or use otlp_http"),

@@ -26,6 +26,7 @@ SETTINGS = {  # what a type needs beside its defaults to start in a test
     "replay": {"path": "session.jsonl"},
     "otlp_grpc": {"endpoint": "127.0.0.1:1", "tls": {"insecure": True}},
     "otlp_http": {"endpoint": "http://127.0.0.1:1"},
+    "pyroscope": {"endpoint": "http://127.0.0.1:1"},
 }
 SESSION = '{"kind": "sample", "pid": 1, "tid": 1, "time_unix_nano": 1, "stack": ["main"], "count": 3}\n'
 

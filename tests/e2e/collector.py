@@ -192,7 +192,7 @@ def agent(work: Path, exporter: Mapping[str, object], signals: Sequence[str] = (
         "exporters": dict(exporter),
         "service": {
             "telemetry": {"metrics": {"address": "127.0.0.1:0"}},
-            "pipelines": {signal: pipeline for signal in signals},
+            "pipelines": dict.fromkeys(signals, pipeline),
         },
     }
     path = work / "agent.yaml"

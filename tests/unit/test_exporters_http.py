@@ -13,6 +13,7 @@ import pytest
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import (
     ExportProfilesPartialSuccess,
+    ExportProfilesServiceRequest,
     ExportProfilesServiceResponse,
 )
 
@@ -22,6 +23,8 @@ from otelprof.exporters.answers import Answer, Verdict
 from otelprof.exporters.otlp_http.config import Settings
 from otelprof.exporters.otlp_http.factory import FACTORY
 from otelprof.exporters.otlp_http.transport import HttpTransport
+from otelprof.exporters.pyroscope.config import Settings as Pyroscope
+from otelprof.exporters.pyroscope.factory import FACTORY as PYROSCOPE
 from otelprof.otlp.check import check
 from otelprof.otlp.encode import Encoded, encode_profiles
 from otelprof.testing import RecordingHost, sample_batch
@@ -102,6 +105,20 @@ def test_a_batch_arrives_compressed_and_conforms() -> None:
     assert host.counters.get(EXPORT_SENT, "otlp_http") == 1
 
 
+def test_pyroscope_gets_profiles_without_ids_at_its_own_port_s_path() -> None:
+    with serving() as server:
+        settings = Pyroscope(endpoint=f"{server.url}/tenant/", headers={"X-Scope-OrgID": "me"})
+        exporter = PYROSCOPE.create(Build("pyroscope", settings))
+        exporter.start(RecordingHost())
+        exporter.consume(sample_batch({"main;work": 3}, pid=7, attributes={"service.name": "shop"}))  # type: ignore[attr-defined]
+        exporter.shutdown(time.monotonic() + 10)
+    ((path, headers, body),) = server.got
+    sent = ExportProfilesServiceRequest.FromString(gzip.decompress(body))
+    assert (path, headers["x-scope-orgid"]) == ("/tenant/v1development/profiles", "me")
+    assert {pair.key for pair in sent.resource_profiles[0].resource.attributes} == {"service.name"}
+    assert check(sent) == []
+
+
 def test_without_compression_the_bytes_are_bare() -> None:
     sent = request()
     with serving() as server:
@@ -116,6 +133,7 @@ def test_without_compression_the_bytes_are_bare() -> None:
         ("", "/v1development/profiles", "/v1/traces"),
         ("/", "/v1development/profiles", "/v1/traces"),
         ("/v1development/profiles", "/v1development/profiles", "/v1/traces"),
+        ("/v1/profiles", "/v1/profiles", "/v1/traces"),
         ("/otlp/", "/otlp/v1development/profiles", "/otlp/v1/traces"),
     ],
 )

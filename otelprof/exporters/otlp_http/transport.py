@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gzip
 import ssl
+from collections.abc import Mapping
+from typing import Protocol
 
 import urllib3
 from google.protobuf.message import DecodeError
@@ -16,7 +18,7 @@ from otelprof import __version__
 from otelprof.component import Signal
 from otelprof.errors import OtelprofError
 from otelprof.exporters.answers import NO_ANSWER, Answer, Verdict, accepted, connection_cause, retry_after, words_of
-from otelprof.exporters.otlp_http.config import Settings
+from otelprof.exporters.settings import Tls
 from otelprof.otlp.encode import Encoded
 
 PROTOBUF = "application/x-protobuf"
@@ -30,10 +32,33 @@ MAX_ANSWER = 64 << 10
 """Bytes of an answer that are read."""
 
 
+class HttpSettings(Protocol):
+    """What the transport asks of an exporter's settings."""
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint as the user wrote it."""
+
+    @property
+    def tls(self) -> Tls:
+        """How the connection is secured."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers of each request."""
+
+    @property
+    def compression(self) -> str:
+        """`gzip` or `none`."""
+
+    def url(self, signal: Signal) -> str:
+        """Where a signal goes."""
+
+
 class HttpTransport:
     """One connection to one server. No proxies, no redirects: the endpoint is where data goes."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
         self.endpoint = settings.endpoint
         self._headers = {"Content-Type": PROTOBUF, "User-Agent": f"otelprof/{__version__}", **settings.headers}
