@@ -45,8 +45,8 @@ def environment(interpreter: Interpreter, release: str = "") -> dict[str, str]:
 @cache
 def installed(interpreter: Interpreter, release: str) -> Path | str:
     """The folder with a release, as the interpreter sees it; a text says why there is none."""
-    if interpreter.root:
-        return _copied(interpreter, release)
+    if interpreter.root or not _has_pip(interpreter):
+        return _borrowed(interpreter, release)
     folder = _CACHE / f"{'.'.join(map(str, interpreter.version))}-{release}"
     if not (folder / "done").exists():
         failure = _install(interpreter, release, folder)
@@ -73,11 +73,18 @@ def _install(interpreter: Interpreter, release: str, folder: Path) -> str:
     return ""
 
 
-def _copied(interpreter: Interpreter, release: str) -> Path | str:
-    """A copy inside another root of what a similar interpreter got: the packages are pure Python."""
-    similar = [one for one in interpreters() if not one.root]
-    found = installed(similar[-1], release)
-    if isinstance(found, str):
+@cache
+def _has_pip(interpreter: Interpreter) -> bool:
+    return not subprocess.run([interpreter.path, "-m", "pip", "--version"], capture_output=True, check=False).returncode
+
+
+def _borrowed(interpreter: Interpreter, release: str) -> Path | str:
+    """What another interpreter got, as a copy where the root is another one: the packages are pure Python."""
+    lenders = [one for one in interpreters() if not one.root and _has_pip(one)]
+    found = (
+        installed(lenders[-1], release) if lenders else f"no interpreter here has pip to install opentelemetry-sdk {release}"
+    )
+    if isinstance(found, str) or not interpreter.root:
         return found
     inside = Path(f"/tmp/opentelemetry-{release}")
     if not Path(f"{interpreter.root}{inside}").exists():
