@@ -123,6 +123,49 @@ def test_a_process_without_spans_has_no_links_and_nothing_is_counted_as_lost(ses
     assert collected.last.counts["COUNT_SPANS_LOST"] == 0
 
 
+INNER = """
+import json, time
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+trace.set_tracer_provider(TracerProvider())
+with trace.get_tracer("inner").start_as_current_span("inner") as span:
+    ids = span.get_span_context()
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end: pass
+print(json.dumps(f"{ids.trace_id:032x}{ids.span_id:016x}"), flush=True)
+"""
+OUTER = """
+import json, sys
+from opentelemetry import trace
+import opentelemetry.sdk.trace
+MODULE as interpreters
+try: number = interpreters.create("legacy")
+except TypeError: number = interpreters.create(isolated=False)
+interpreters.run_string(number, "import opentelemetry.sdk.trace")
+print(json.dumps("ready"), flush=True)
+sys.stdin.readline()
+interpreters.run_string(number, sys.argv[1])
+"""
+SUB_INTERPRETERS = {12: "import _xxsubinterpreters", 13: "import _interpreters"}
+
+
+@pytest.mark.parametrize("one", [one for one in interpreters() if one.version[1] in SUB_INTERPRETERS], ids=str)
+def test_spans_in_a_sub_interpreter_are_its_own(session, run, one):
+    code = OUTER.replace("MODULE", SUB_INTERPRETERS[one.version[1]])
+    running = run(*one.command, "-c", code, INNER, env=environment(one))
+    assert running.line() == "ready"
+    assert len(watched(session, running.pid)) == 2
+    session.attach_sampler(997)
+    collected = Collected(session)
+    running.say()
+    expected = running.line()
+    found = collected.more().of("samples", running.pid)["origin"]
+    seen = Counter((origin["trace_id"].tobytes() + origin["span_id"].tobytes()).hex() for origin in found)
+
+    assert seen.pop(expected) > 50
+    assert set(seen) <= {"0" * 48}  # while it imports
+
+
 def test_a_class_of_spans_that_nobody_knows_is_told_and_read_from_then_on(session, run):
     running = started(run, recent())
     (layout,) = watched(session, running.pid)
