@@ -14,6 +14,7 @@ import queue
 import re
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -112,7 +113,8 @@ class Unwinding:
         for number in np.unique(roots["process"]).tolist():
             process = processes.get(number)
             if process is not None:
-                self._need(process, np.unique(addresses[roots["process"] == number]).tolist())
+                with suppress(TargetError):  # it has ended meanwhile
+                    self._need(process, np.unique(addresses[roots["process"] == number]).tolist())
 
     def _need(self, process: Process, addresses: list[int]) -> None:
         space = process.kept(Space) or self._begin(process)
