@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
+from otelprof.component import Component, Kind
 from otelprof.config import Configuration
 from otelprof.counters import Counters, summary
 from otelprof.errors import OtelprofError
@@ -82,6 +83,10 @@ class Agent:
         self.pipeline = Pipeline(configuration, self.counters)
 
     # --- what components ask for (component.Host)
+
+    def extension(self, name: str) -> Component | None:
+        """See Host."""
+        return self.pipeline.components(Kind.EXTENSION).get(name)
 
     def ready(self, component: str) -> None:
         """See Host."""

@@ -71,6 +71,9 @@ class Host(Protocol):
     def state_dir(self) -> Path | None:
         """A folder that survives restarts, or None when there is none."""
 
+    def extension(self, name: str) -> Component | None:
+        """The running extension with this id, or None."""
+
     def ready(self, component: str) -> None:
         """The component with this id is usable now (receivers: attached, first scan done)."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from otelprof.batch import SAMPLES, AttributeValue, Batch, Frame, FrameKind, Interner, ProfileType, Resource, Thread, rows
+from otelprof.component import Component
 from otelprof.counters import Counters
 from otelprof.errors import OtelprofError
 
@@ -51,6 +52,11 @@ class RecordingHost:
     finished_ids: list[str] = field(default_factory=list)
     errors: list[OtelprofError] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
+    extensions: dict[str, Component] = field(default_factory=dict)
+
+    def extension(self, name: str) -> Component | None:
+        """One of `extensions`."""
+        return self.extensions.get(name)
 
     def ready(self, component: str) -> None:
         """Keep the id."""

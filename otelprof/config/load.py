@@ -88,6 +88,7 @@ def _checked(document: Document, registry: Registry) -> Configuration:
     extensions = _ids(document, service.get("extensions"), "service.extensions", Kind.EXTENSION)
     pipelines = tuple(_pipelines(document, service.get("pipelines")))
     _check_signals(document, components, pipelines)
+    _check_extensions(document, components, extensions)
     _warn_unused(document, components, pipelines, extensions)
     found = routes(pipelines, document.report, document.warn)
     document.raise_mistakes()
@@ -177,6 +178,16 @@ def _check_signals(
                 document.report(
                     f"service.pipelines.{pipeline.id}.exporters", f"{name} can't take {pipeline.signal.value}, only {takes}"
                 )
+
+
+def _check_extensions(
+    document: Document, components: Mapping[tuple[Kind, str], ComponentConfig], running: tuple[str, ...]
+) -> None:
+    """Settings with a property `extensions` (ids by setting) need those under service.extensions."""
+    for (kind, name), component in components.items():
+        for key, wanted in getattr(component.settings, "extensions", {}).items():
+            if wanted not in running:
+                document.report(f"{kind.value}.{name}.{key}", f"{shown(wanted)} isn't among service.extensions")
 
 
 def _warn_unused(

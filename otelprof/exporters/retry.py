@@ -28,11 +28,12 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How patient a sender is: seconds of one try, retries, bytes that wait."""
+    """How patient a sender is: seconds of one try, retries, bytes that wait, the id of the extension that keeps them."""
 
     timeout: float = 10.0
     retry: Retry = Retry()
     queue_size: int = 32 << 20
+    storage: str = ""
 
 
 class Backoff:

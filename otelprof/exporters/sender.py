@@ -1,7 +1,8 @@
 """What the sending exporters share: a thread that encodes, a bounded queue of encoded bytes, a thread that sends.
 
 A batch waits a moment for the encoder (at most `_MAX_BATCHES`), then only its bytes wait. When the queue is full the oldest
-bytes go: what happened last is what people look at. Requests go out one after the other, so that a receiver that is away
+bytes go: what happened last is what people look at. With a storage the queue is on disk, and what can't be sent before the end
+stays there for the next start. Requests go out one after the other, so that a receiver that is away
 gets one at a time; each is tried again as OTLP says, then given up and counted.
 """
 
@@ -12,6 +13,8 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -26,9 +29,11 @@ from otelprof.counters import (
     QUEUE_BYTES,
     Counters,
 )
+from otelprof.errors import OtelprofError
 from otelprof.exporters.answers import Answer, Transport, Verdict
 from otelprof.exporters.causes import Causes
-from otelprof.exporters.queue import ByteQueue
+from otelprof.exporters.disk_queue import DiskQueue
+from otelprof.exporters.queue import ByteQueue, Queue
 from otelprof.exporters.retry import Backoff, Policy
 from otelprof.otlp.encode import Encoded, Options, encode_profiles, encode_spans
 from otelprof.otlp.split import halves
@@ -39,11 +44,24 @@ _MAX_BATCHES = 16
 _LAST_TRIES = 3.0  # seconds at the end in which what failed is still tried again
 
 
+class Storage(Protocol):
+    """What `sending_queue.storage` names: an extension with a folder for each exporter."""
+
+    fsync: bool
+
+    def folder(self, owner: str) -> Path:
+        """The folder of the component with this id."""
+
+
 @dataclass
 class _State:
-    """What the two threads share, under one lock."""
+    """What the two threads share, under the lock of `changed`; the queue under its own, since a disk may be slow.
 
-    queue: ByteQueue
+    Whoever needs both takes the queue's first. `consume` never waits for the disk.
+    """
+
+    queue: Queue
+    queue_lock: threading.Lock = field(default_factory=threading.Lock)
     batches: deque[Batch] = field(default_factory=deque)
     changed: threading.Condition = field(default_factory=threading.Condition)
     encoding: bool = False
@@ -69,10 +87,23 @@ class Sender:
         """Read certificates and start the threads; the connection is made by the first request."""
         self._counters = host.counters
         self._transport.open()
+        if self._policy.storage:
+            self._state.queue = self._stored_queue(host)
+            self._count_queue()
         for name, body in (("encode", self._encode_all), ("send", self._send_all)):
             thread = threading.Thread(target=body, name=f"{self._id} {name}", daemon=True)
             self._threads.append(thread)
             thread.start()
+
+    def _stored_queue(self, host: Host) -> DiskQueue:
+        storage = host.extension(self._policy.storage)
+        if storage is None or not hasattr(storage, "folder"):
+            raise OtelprofError(f"sending_queue.storage: {self._policy.storage} isn't a file_storage among service.extensions")
+        found = cast(Storage, storage)
+        queue = DiskQueue(found.folder(self._id), self._policy.queue_size, found.fsync)
+        if len(queue):
+            log.info("%s: %d requests of an earlier run are sent first", self._id, len(queue))
+        return queue
 
     def consume(self, batch: Batch) -> None:
         """Hand the batch to the encoder's thread."""
@@ -111,11 +142,10 @@ class Sender:
                 if not state.batches:
                     return
                 batch, state.encoding = state.batches.popleft(), True
-            requests = self._encoded(batch)
+            for request in self._encoded(batch):
+                self._enqueue(request)
             with state.changed:
                 state.encoding = False
-                for request in requests:
-                    self._enqueue(request)
                 state.changed.notify_all()
 
     def _encoded(self, batch: Batch) -> list[Encoded]:
@@ -132,30 +162,48 @@ class Sender:
         return found
 
     def _enqueue(self, request: Encoded) -> None:
-        if self._state.closed:
-            return self._lose(request, "stopped")
-        for dropped in self._state.queue.put(request):
-            self._causes.say("the queue is full, so the oldest data is dropped", failing=False)
-            self._lose(dropped, "queue full")
-        return self._counters.set(QUEUE_BYTES, self._state.queue.bytes, self._id)
+        with self._state.queue_lock:
+            if self._state.closed:
+                return self._lose(request, "stopped")
+            for dropped in self._state.queue.put(request):
+                self._causes.say("the queue is full, so the oldest data is dropped", failing=False)
+                self._lose(dropped, "queue full")
+            self._count_queue()
+        with self._state.changed:
+            self._state.changed.notify_all()
+        return None
+
+    def _count_queue(self) -> None:
+        queue = self._state.queue
+        self._counters.set(QUEUE_BYTES, queue.bytes, self._id)
+        while queue.lost:
+            self._causes.say("a request that was kept on disk is damaged or beyond queue_size, and is dropped", failing=False)
+            self._lose(queue.lost.pop(), "storage")
 
     # ---- sending
 
     def _send_all(self) -> None:
-        while (request := self._next()) is not None and self._deliver(request):
-            pass
+        going = True
+        while going and (request := self._next()) is not None:
+            going = self._deliver(request)
+            with self._state.queue_lock, self._state.changed:
+                if not self._state.current and not self._state.closed:
+                    self._state.queue.done()
 
     def _next(self) -> Encoded | None:
         """The next request, or None when all is sent at the end."""
         state = self._state
-        with state.changed:
-            state.changed.wait_for(lambda: state.closed or len(state.queue) or self._is_over())
-            if state.closed or not len(state.queue):
-                return None
-            request = state.queue.take()
-            state.current.append(request)
-            self._counters.set(QUEUE_BYTES, state.queue.bytes, self._id)
-            return request
+        while True:
+            with state.changed:
+                state.changed.wait_for(lambda: state.closed or len(state.queue) or self._is_over())
+            with state.queue_lock, state.changed:
+                if state.closed or not len(state.queue):
+                    return None
+                request = state.queue.take()
+                self._count_queue()
+                if request is not None:
+                    state.current.append(request)
+                    return request
 
     def _is_over(self) -> bool:
         state = self._state
@@ -177,7 +225,8 @@ class Sender:
             if not again:
                 self._settle(request, answer)
             if not self._pause(wait):
-                self._settle(request, answer)
+                if not self._state.queue.keeps_current():
+                    self._settle(request, answer)
                 return False
             if not again:
                 return True
@@ -258,12 +307,14 @@ class Sender:
     def _give_up_rest(self) -> None:
         """Count all that is left as not sent."""
         state = self._state
-        with state.changed:
+        with state.queue_lock, state.changed:
             state.closed = True
-            left = [*state.current, *(state.queue.take() for _ in range(len(state.queue)))]
-            state.current.clear()
-            for request in left:
+            if state.queue.kept:
+                log.info("%s: %d requests stay on disk for the next start", self._id, state.queue.kept)
+            left = [] if state.queue.keeps_current() else state.current
+            for request in (*left, *state.queue.close()):
                 self._lose(request, "stopped")
+            state.current.clear()
             while state.batches:
                 self._lose_batch(state.batches.popleft(), "stopped")
             self._counters.set(QUEUE_BYTES, 0, self._id)

@@ -40,6 +40,7 @@ class SendingQueue:
 
     queue_size: ByteSize = setting(ByteSize(32 << 20), "bytes that wait at most; then the oldest are dropped", minimum=1 << 20)
     sizer: Literal["bytes"] = setting("bytes", "what queue_size counts")
+    storage: str = setting("", "the id of a file_storage extension: what waits is kept on disk and survives the agent's end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,12 @@ class Sending:
     service_name_on_samples: bool = setting(False, "repeat service.name on each sample, where resource attributes get lost")
 
     @property
+    def extensions(self) -> Mapping[str, str]:
+        """Ids of extensions that must run, by the setting that names them."""
+        storage = self.sending_queue.storage
+        return {"sending_queue.storage": storage} if storage else {}
+
+    @property
     def options(self) -> Options:
         """How to encode."""
         return Options(Dialect(self.dialect), self.service_name_on_samples)
@@ -101,7 +108,8 @@ class Sending:
 
 def policy(settings: Sending) -> Policy:
     """How patient the sender is."""
-    return Policy(settings.timeout, settings.retry_on_failure, settings.sending_queue.queue_size)
+    queue = settings.sending_queue
+    return Policy(settings.timeout, settings.retry_on_failure, queue.queue_size, queue.storage)
 
 
 def read_file(path: Path | None, setting_name: str) -> bytes | None:

@@ -13,7 +13,7 @@ LAYERS = [
     {"batch", "counters", "errors", "text", "__init__"},
     {"component", "config"},
     {"ebpf", "processes", "targets", "symbols", "inject", "otlp", "formats"},
-    {"receivers", "processors", "exporters", "backend", "testing"},
+    {"receivers", "processors", "exporters", "extensions", "backend", "testing"},
     {"pipeline", "telemetry", "agent", "cli", "reference", "__main__"},
 ]
 LEVEL = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}

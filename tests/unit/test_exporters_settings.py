@@ -59,7 +59,7 @@ def test_the_collector_s_keys_are_read() -> None:
 @pytest.mark.parametrize(
     ("values", "path"),
     [
-        ({"sending_queue": {"storage": "file_storage"}}, "exporters.x.sending_queue.storage: unknown key"),
+        ({"sending_queue": {"sizer": "items"}}, "exporters.x.sending_queue.sizer: must be one of bytes"),
         ({"headers": {"a b": "c"}}, "exporters.x.headers: 'a b' can't be sent"),
         ({"tls": {"cert_file": "/c.pem"}}, "exporters.x.tls: cert_file and key_file are needed together"),
         ({"compression": "zstd"}, "exporters.x.compression: must be one of gzip, none"),

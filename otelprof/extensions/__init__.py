@@ -1,0 +1,1 @@
+"""Extensions: what runs beside the pipelines and serves components. file_storage."""
