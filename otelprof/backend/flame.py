@@ -2,43 +2,34 @@
 
 The result has Pyroscope's form: `names`, and per level a flat list of four numbers per bar: the gap to the end of the bar
 before it, its total, its own value, the index of its name. Bars lie inside their parents, siblings stand in the order of
-their names (so that a live graph keeps its order), what was folded stands last as `other`.
+their names (so that a live graph keeps its order), what was folded stands last as `other`. A graph of two sides (a
+difference) has gap, total and own value for each of them, seven numbers per bar.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from otelprof.otlp import semconv
+from otelprof.backend.names import Ints, Name, Naming
 from otelprof.otlp.content import Keys
 from otelprof.otlp.decode import INT64_MAX
 from otelprof.otlp.decoded import Frames, Stacks
-from otelprof.otlp.tables import UNKNOWN
 from otelprof.otlp.wire import Ragged
 
 MAX_NODES = 1_048_576
 DEFAULT_NODES = 8192
 OTHER, TOTAL = "other", "total"
 
-Ints = npt.NDArray[np.int64]
-
-
-class Name(NamedTuple):
-    """What a bar is called: bars of one parent with the same name, kind and file are one bar."""
-
-    text: str
-    kind: str = ""  # python, native, kernel, cuda, mark
-    file: str = ""
-
 
 @dataclass(frozen=True, slots=True)
 class FlameGraph:
-    """`names` by index (0 is the total), `levels` i8[4 × bars] each, from the total bar down; no levels when empty."""
+    """`names` by index (0 is the total), `levels` i8[4 × bars] each, from the total bar down; no levels when empty.
+
+    With two sides a level is i8[7 × bars]; `totals` has the total of each side, `total` is all of them.
+    """
 
     names: list[Name] = field(default_factory=lambda: [Name(TOTAL)])
     levels: list[Ints] = field(default_factory=list)
@@ -46,11 +37,15 @@ class FlameGraph:
     max_self: int = 0
     other: int = 0  # the value of all that was folded
     places: list[str] = field(default_factory=lambda: [""])  # `file:line` for each name
+    totals: tuple[int, ...] = (0, 0)
 
 
 @dataclass(slots=True)
 class _Level:
-    """The bars of one depth, ordered by parent and name: number of the parent in the level above, name, values."""
+    """The bars of one depth, ordered by parent and name: number of the parent in the level above, name, values.
+
+    `total` and `own` are i8[sides, bars].
+    """
 
     parent: Ints
     name: Ints
@@ -58,70 +53,46 @@ class _Level:
     own: Ints
 
 
-_KINDS = {"cpython": "python", "native": "native", "kernel": "kernel", "cuda": "cuda"}
-_PREFIX = {semconv.FRAME_TYPES[kind]: text for kind, text in semconv.LABELS.items()}
-
-
-def shown_name(kind: str, name: str, file: str) -> Name:
-    """The name that people see of a frame in OTLP's form."""
-    if not kind and name.startswith("["):
-        return Name(name, "mark")
-    return Name(_PREFIX.get(kind, "") + (name or UNKNOWN), _KINDS.get(kind, ""), file)
+def node_limit(asked: int) -> int:
+    """How many bars an answer has at most: what was asked for within bounds; 0 and less is no wish."""
+    return min(asked, MAX_NODES) if asked > 0 else DEFAULT_NODES
 
 
 def merge(stacks: Stacks, values: Ints, load: Callable[[Keys], Frames], max_nodes: int = DEFAULT_NODES) -> FlameGraph:
-    """The flame graph of stacks (root first) with their values, parallel to them.
+    """The flame graph of stacks (root first) with their values, i8[n] parallel to them or i8[sides, n].
 
     `load` gives the frames with certain keys; one that it doesn't know is `[unknown]`. Stacks without a positive value
     aren't drawn.
     """
-    drawn = np.flatnonzero((values > 0) & (stacks.lengths > 0))
+    values = np.maximum(np.atleast_2d(values), 0)
+    drawn = np.flatnonzero(values.any(axis=0) & (stacks.lengths > 0))
     rows = Ragged(stacks.frames, stacks.lengths).take(drawn)
-    frames = load(np.sort(np.unique(rows.data)))
-    names, number_of, places = _names(frames)
-    limit = min(max(max_nodes, 1), MAX_NODES)
-    levels = _levels(rows, _within_int64(values[drawn]), _Numbers(frames.keys, number_of, len(names)), limit)
-    return _emitted(_folded(levels, limit), names, places)
+    naming = Naming.of(load(np.sort(np.unique(rows.data))))
+    limit = node_limit(max_nodes)
+    levels = _levels(rows, within_int64(values[:, drawn]), naming, limit)
+    return _emitted(_folded(levels, limit), naming)
 
 
-def _names(frames: Frames) -> tuple[list[Name], Ints, list[str]]:
-    """Distinct names in order with `[unknown]` last, the number of each frame's, and a place (`file:line`) for each."""
-    shown = [shown_name(*row) for row in zip(frames.kinds, frames.names, frames.files, strict=True)]
-    names = sorted(set(shown))
-    number = {name: i for i, name in enumerate(names)}
-    lines = np.where(frames.starts > 0, frames.starts, frames.lines).tolist()
-    places = {name: f"{name.file}:{line}" if line > 0 else name.file for name, line in zip(shown, lines, strict=True)}
-    unknown = Name(UNKNOWN, "mark")
-    return [*names, unknown], np.array([number[name] for name in shown], np.int64), [*(places[n] for n in names), ""]
-
-
-class _Numbers:
-    """The numbers of names by the keys of their frames; what isn't known has the last of `count`."""
-
-    def __init__(self, known: Keys, number_of: Ints, count: int) -> None:
-        order = np.argsort(known)
-        self._known, self._number_of, self.count = known[order], number_of[order], count
-
-    def of(self, keys: Keys) -> Ints:
-        """The number for each key."""
-        if not len(self._known):
-            return np.full(len(keys), self.count - 1, np.int64)
-        at = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)
-        return np.where(self._known[at] == keys, self._number_of[at], self.count - 1)
-
-
-def _within_int64(values: Ints) -> Ints:
+def within_int64(values: Ints) -> Ints:
     """The values, lowered from where their sum passes int64."""
     if values.astype(np.float64).sum() < 2**62:
         return values
     left, kept = INT64_MAX, []
-    for value in values.tolist():
+    for value in values.reshape(-1).tolist():
         kept.append(min(value, left))
         left -= kept[-1]
-    return np.array(kept, np.int64)
+    return np.array(kept, np.int64).reshape(values.shape)
 
 
-def _levels(stacks: Ragged, values: Ints, names: _Numbers, limit: int) -> list[_Level]:
+def sums_of(group: Ints, values: Ints, groups: int) -> Ints:
+    """i8[sides, groups] of i8[sides, n]."""
+    sums = np.zeros((len(values), groups), np.int64)
+    for side, of_side in zip(sums, values, strict=True):
+        np.add.at(side, group, of_side)
+    return sums
+
+
+def _levels(stacks: Ragged, values: Ints, naming: Naming, limit: int) -> list[_Level]:
     """The bars from the roots down; none below a bar that can't be among the `limit` largest, nor can they be then."""
     active = np.flatnonzero(stacks.lengths > 0)
     parent = np.zeros(len(stacks), np.int64)
@@ -129,16 +100,16 @@ def _levels(stacks: Ragged, values: Ints, names: _Numbers, limit: int) -> list[_
     largest, least = np.zeros(0, np.int64), 0  # of the levels so far; in a later level only a larger bar will stay
     while len(active):
         depth = len(found)
-        key = parent[active] * names.count + names.of(stacks.data[stacks.starts[active] + depth])
+        key = parent[active] * len(naming) + naming.of_frames(stacks.data[stacks.starts[active] + depth])
         bars, inverse = np.unique(key, return_inverse=True)
-        total, own = np.zeros(len(bars), np.int64), np.zeros(len(bars), np.int64)
-        np.add.at(total, inverse, values[active])
+        total = sums_of(inverse, values[:, active], len(bars))
         ends = stacks.lengths[active] == depth + 1
-        np.add.at(own, inverse[ends], values[active[ends]])
-        found.append(_Level(bars // names.count, bars % names.count, total, own))
+        own = sums_of(inverse[ends], values[:, active[ends]], len(bars))
+        found.append(_Level(bars // len(naming), bars % len(naming), total, own))
         parent[active] = inverse
-        active = active[~ends & (total > least)[inverse]]
-        largest, least = _largest(np.concatenate([largest, total]), limit)
+        weight = total.sum(axis=0)
+        active = active[~ends & (weight > least)[inverse]]
+        largest, least = _largest(np.concatenate([largest, weight]), limit)
     return found
 
 
@@ -152,7 +123,7 @@ def _largest(totals: Ints, limit: int) -> tuple[Ints, int]:
 
 @dataclass(slots=True)
 class _Folded:
-    """Bars that stay, per level (parents renumbered), and per level and kept parent what was folded below it."""
+    """Bars that stay, per level (parents renumbered), and per level what was folded below each parent, i8[sides, parents]."""
 
     levels: list[_Level]
     folded: list[Ints]
@@ -160,68 +131,66 @@ class _Folded:
 
 def _folded(levels: list[_Level], limit: int) -> _Folded:
     """The `limit` largest bars; a parent is never smaller than its child and stands before it, so it stays as well."""
-    totals = np.concatenate([np.zeros(0, np.int64), *(level.total for level in levels)])
-    keep = np.zeros(len(totals), bool)
-    keep[np.argsort(-totals, kind="stable")[:limit]] = True
+    weights = np.concatenate([np.zeros(0, np.int64), *(level.total.sum(axis=0) for level in levels)])
+    keep = np.zeros(len(weights), bool)
+    keep[np.argsort(-weights, kind="stable")[:limit]] = True
     result, at = _Folded([], []), 0
     above = np.zeros(1, np.int64)  # numbers of the level above in what is kept; -1: folded
     for level in levels:
-        stays = keep[at : at + len(level.total)]
-        at += len(level.total)
+        stays = keep[at : at + len(level.parent)]
+        at += len(level.parent)
         parent = above[level.parent]
         gone = ~stays & (parent >= 0)
-        lost = np.zeros(int(np.max(above, initial=-1)) + 1, np.int64)
-        np.add.at(lost, parent[gone], level.total[gone])
-        result.levels.append(_Level(parent[stays], level.name[stays], level.total[stays], level.own[stays]))
-        result.folded.append(lost)
+        result.folded.append(sums_of(parent[gone], level.total[:, gone], int(np.max(above, initial=-1)) + 1))
+        result.levels.append(_Level(parent[stays], level.name[stays], level.total[:, stays], level.own[:, stays]))
         if not stays.any():
             break
         above = np.where(stays, np.cumsum(stays) - 1, -1)
     return result
 
 
-def _emitted(kept: _Folded, names: Sequence[Name], places: Sequence[str]) -> FlameGraph:
+def _emitted(kept: _Folded, naming: Naming) -> FlameGraph:
     """Bars with their places, in Pyroscope's form."""
     if not kept.levels:
         return FlameGraph()
-    total = int(kept.levels[0].total.sum() + kept.folded[0].sum())
-    rows: list[npt.NDArray[Any]] = []
-    left = np.zeros(1, np.int64)  # where the bars of the level above begin
+    totals = kept.levels[0].total.sum(axis=1) + kept.folded[0].sum(axis=1)
+    rows: list[Ints] = []
+    left = np.zeros((len(totals), 1), np.int64)  # where the bars of the level above begin
     for level, lost in zip(kept.levels, kept.folded, strict=True):
         begin = _begins(level, left)
-        rows.append(_level_rows(level, lost, begin, left, len(names)))
+        rows.append(_level_rows(level, lost, begin, left, len(naming)))
         left = begin
     rows = [row for row in rows if len(row)]
-    used = np.unique(np.concatenate([row[:, 3] for row in rows]))
+    used = np.unique(np.concatenate([row[:, -1] for row in rows]))
     for row in rows:
-        row[:, 3] = np.searchsorted(used, row[:, 3]) + 1
-    shown = [Name(TOTAL), *([*names, Name(OTHER)][i] for i in used.tolist())]
-    where = ["", *([*places, ""][i] for i in used.tolist())]
-    top = np.array([[0, total, 0, 0]], np.int64)
-    own = max(int(row[:, 2].max()) for row in rows)
+        row[:, -1] = np.searchsorted(used, row[:, -1]) + 1
+    shown = [Name(TOTAL), *([*naming.names, Name(OTHER)][i] for i in used.tolist())]
+    where = ["", *([*naming.places, ""][i] for i in used.tolist())]
+    top = np.array([*(number for total in totals.tolist() for number in (0, total, 0)), 0], np.int64)
+    own = max(int(row[:, 2:-1:3].max()) for row in rows)
     other = int(sum(lost.sum() for lost in kept.folded))
-    levels = [row.reshape(-1) for row in (top, *rows)]
-    return FlameGraph(shown, levels, total, own, other, where)
+    levels = [top, *(row.reshape(-1) for row in rows)]
+    return FlameGraph(shown, levels, int(totals.sum()), own, other, where, tuple(totals.tolist()))
 
 
 def _begins(level: _Level, left: Ints) -> Ints:
-    """Where each bar begins: its parent's begin and the bars of the same parent before it."""
-    before = np.cumsum(level.total) - level.total
+    """Where each bar begins, i8[sides, bars]: its parent's begin and the bars of the same parent before it."""
+    before = np.cumsum(level.total, axis=1) - level.total
     first = np.searchsorted(level.parent, level.parent)
-    begins: Ints = left[level.parent] + before - before[first] if len(before) else before
+    begins: Ints = left[:, level.parent] + before - before[:, first] if before.size else before
     return begins
 
 
 def _level_rows(level: _Level, lost: Ints, begin: Ints, left: Ints, other: int) -> Ints:
-    """i8[n, 4] of gap, total, own, name: the kept bars, and one `other` after its siblings where some were folded."""
-    inside = np.zeros(len(left), np.int64)
-    np.add.at(inside, level.parent, level.total)
-    holes = np.flatnonzero(lost)
-    begins = np.concatenate([begin, (left + inside)[holes]])
-    totals = np.concatenate([level.total, lost[holes]])
-    own = np.concatenate([level.own, lost[holes]])
-    name = np.concatenate([level.name, np.full(len(holes), other)])
-    order = np.argsort(begins, kind="stable")
-    begins, totals = begins[order], totals[order]
-    gaps = begins - np.concatenate([[0], (begins + totals)[:-1]])[: len(begins)]
-    return np.column_stack([gaps, totals, own[order], name[order]])
+    """i8[n, 3 × sides + 1] of gap, total, own and name: the kept bars, and one `other` after its siblings where needed."""
+    inside = sums_of(level.parent, level.total, left.shape[1])
+    holes = np.flatnonzero(lost.any(axis=0))
+    of = np.concatenate([level.parent, holes])
+    order = np.lexsort((np.arange(len(of)) >= len(level.parent), of))
+    begins = np.concatenate([begin, (left + inside)[:, holes]], axis=1)[:, order]
+    totals = np.concatenate([level.total, lost[:, holes]], axis=1)[:, order]
+    own = np.concatenate([level.own, lost[:, holes]], axis=1)[:, order]
+    ends = np.concatenate([np.zeros((len(begins), 1), np.int64), (begins + totals)[:, :-1]], axis=1)[:, : len(of)]
+    name = np.concatenate([level.name, np.full(len(holes), other)])[order]
+    sides = zip(begins - ends, totals, own, strict=True)
+    return np.column_stack([*(column for side in sides for column in side), name])

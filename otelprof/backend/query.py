@@ -9,17 +9,21 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from otelprof.backend import functions
 from otelprof.backend.flame import DEFAULT_NODES, FlameGraph, merge
+from otelprof.backend.functions import Function, Sandwich
 from otelprof.backend.selector import label_name
 from otelprof.backend.series import Range, SeriesIndex
 from otelprof.backend.store import Selection, Store, Sums
 from otelprof.errors import MalformedInput
 from otelprof.otlp.content import Keys
 from otelprof.otlp.decoded import Frames, Stacks
+from otelprof.otlp.wire import Ragged
 
 MAX_IDS = 1000  # trace and span ids of one query
 MAX_POINTS = 11_000  # per series, as in Prometheus
 MAX_SERIES = 10_000
+MAX_TIME = 9_000_000_000_000  # Unix milliseconds, in the year 2255
 
 Pairs = tuple[tuple[str, str], ...]
 Values = npt.NDArray[np.int64]
@@ -67,7 +71,36 @@ class Querier:
         if path:
             frames = self.store.frames(np.unique(stacks.frames))
             values = np.where(_begin_with(stacks, frames, path), values, 0)
-        return merge(stacks, values, self.store.frames, max_nodes or DEFAULT_NODES)
+        return merge(stacks, values, self.store.frames, max_nodes)
+
+    def diff(self, left: Question, right: Question, max_nodes: int = DEFAULT_NODES) -> FlameGraph:
+        """The merged flame graph of two sides."""
+        return merge(*self._both(left, right), self.store.frames, max_nodes)
+
+    def top(self, question: Question, limit: int, by_total: bool = False) -> list[Function]:
+        """The functions with the largest own (or total) values."""
+        stacks, values = self.stacks(question)
+        return functions.top(stacks, values, self.store.frames, limit, by_total)
+
+    def changed(self, left: Question, right: Question, limit: int) -> list[Function]:
+        """The functions whose own share changed most between two sides."""
+        return functions.top(*self._both(left, right), self.store.frames, limit)
+
+    def sandwich(self, question: Question, name: str, max_nodes: int = DEFAULT_NODES) -> Sandwich:
+        """What calls a function and what it calls."""
+        stacks, values = self.stacks(question)
+        return functions.sandwich(stacks, values, self.store.frames, name, max_nodes)
+
+    def _both(self, left: Question, right: Question) -> tuple[Stacks, Values]:
+        """The stacks of two questions, and i8[2, n] of their values."""
+        parts = [self.stacks(question) for question in (left, right)]
+        keys, first = np.unique(np.concatenate([stacks.keys for stacks, _ in parts]), return_index=True)
+        frames = np.concatenate([stacks.frames for stacks, _ in parts])
+        kept = Ragged(frames, np.concatenate([stacks.lengths for stacks, _ in parts])).take(first)
+        values = np.zeros((2, len(keys)), np.int64)
+        for side, (stacks, own) in zip(values, parts, strict=True):
+            side[np.searchsorted(keys, stacks.keys)] = own
+        return Stacks(keys, kept.lengths, kept.data), values
 
     def stacks(self, question: Question) -> tuple[Stacks, Values]:
         """The selected stacks and the value of each; values of stacks that aren't known go to one of one unknown frame."""
@@ -79,8 +112,11 @@ class Querier:
 
     def lines(self, question: Question, step: float, group_by: Sequence[str] = (), limit: int = 0) -> list[Lines]:
         """Sums per step of `step` seconds, one line for each set of values of `group_by`; the `limit` largest."""
-        milliseconds = max(round(step * 1000), 1000)
-        if question.end - question.start > MAX_POINTS * milliseconds:
+        milliseconds = max(round(step * 1000), 1000) if 0 < step < MAX_TIME else 0
+        if not milliseconds:
+            raise MalformedInput(f"a step is a number of seconds above 0, not {step}")
+        end = min(question.end, MAX_TIME) if question.end > 0 else self.index.times()[1]
+        if end - max(question.start, self.index.times()[0] if question.end <= 0 else 0) > MAX_POINTS * milliseconds:
             raise MalformedInput(f"more than {MAX_POINTS} points: take a longer step or a shorter time")
         selection = self._selection(question)
         if selection is None:
@@ -110,12 +146,12 @@ class Querier:
     def _selection(self, question: Question) -> Selection | None:
         """The question for the store; None when it can't have an answer."""
         keys = self.index.keys(question.type, question.selector, question.range)
-        if not question.type or (keys is not None and not len(keys)):
+        start, end = max(question.start, 0), min(question.end, MAX_TIME) if question.end > 0 else MAX_TIME
+        if not question.type or start > end or (keys is not None and not len(keys)):
             return None
-        end = question.end or 2**62
         traces = tuple(_trace(text) for text in question.traces[:MAX_IDS])
         spans = tuple(_number(text, 16, "span") for text in question.spans[:MAX_IDS])
-        return Selection(question.type, question.start, end, keys, traces, spans)
+        return Selection(question.type, start, end, keys, traces, spans)
 
 
 def _number(text: str, digits: int, what: str) -> int:

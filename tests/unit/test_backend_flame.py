@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otelprof.backend.flame import OTHER, FlameGraph, merge, shown_name
+from otelprof.backend.flame import OTHER, FlameGraph, merge
+from otelprof.backend.names import shown_name
 from otelprof.otlp.content import Keys
 from otelprof.otlp.decode import INT64_MAX
 from otelprof.otlp.decoded import Frames, Stacks
