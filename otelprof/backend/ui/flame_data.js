@@ -6,6 +6,8 @@
  * `childUntil[i]`.  `path[i]` is a hash of the names from the root to the bar, by which a bar is found again in newer data.
  */
 
+/** Name of the bar into which the backend folded what `max_nodes` left out. */
+export const FOLDED = "other";
 const MOST_BARS = 1 << 20;
 const FIELDS = 4;
 
@@ -53,7 +55,7 @@ export function levelOf(flame, bar) {
 
 /** True for the bar into which the backend folded what `max_nodes` left out. */
 export function isFolded(flame, bar) {
-  return flame.names[flame.name[bar]] === "other" && !flame.kinds[flame.name[bar]];
+  return flame.names[flame.name[bar]] === FOLDED && !flame.kinds[flame.name[bar]];
 }
 
 function allocate(levels) {
@@ -116,7 +118,7 @@ function hashPaths(flame) {
 }
 
 /** A file without its line, which may differ between two answers. */
-const placeOf = (file) => (file ?? "").replace(/:\d+$/, "");
+export const placeOf = (file) => (file ?? "").replace(/:\d+$/, "");
 
 /** FNV-1a, 32 bits, over UTF-16 units. */
 export function hashText(text) {
