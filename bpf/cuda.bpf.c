@@ -153,6 +153,31 @@ static __always_inline struct cuda_call *begin_call(struct pt_regs *regs) {
     return call;
 }
 
+/* The host function of a launch that comes from the CUDA runtime: the runtime's own call must still stand on the stack.
+ */
+static __always_inline u64 take_host(struct pt_regs *regs) {
+    u64 thread = bpf_get_current_pid_tgid(), host = 0;
+    struct runtime_call *call = bpf_map_lookup_elem(&runtime_calls, &thread);
+    if (!call)
+        return 0;
+    if (regs->sp < call->stack && read_word(call->stack) == call->caller)
+        host = call->host;
+    bpf_map_delete_elem(&runtime_calls, &thread);
+    return host;
+}
+
+/* cudaLaunchKernel(host, …), cudaLaunchKernelExC(config, host, …): probed only while a process has kernels without
+ * names */
+SEC("uprobe")
+int cuda_runtime_launch(struct pt_regs *regs) {
+    u64 thread = bpf_get_current_pid_tgid();
+    struct runtime_call call = {.host = ARGUMENT_1(regs), .stack = regs->sp, .caller = read_word(regs->sp)};
+    if ((u16)bpf_get_attach_cookie(regs) == CUDA_RUNTIME_LAUNCH_EX)
+        call.host = ARGUMENT_2(regs);
+    bpf_map_update_elem(&runtime_calls, &thread, &call, BPF_ANY);
+    return 0;
+}
+
 static __always_inline void end_call(struct cuda_call *call) {
     bpf_ringbuf_submit(call, BPF_RB_NO_WAKEUP);
 }
@@ -165,6 +190,7 @@ int cuda_launch(struct pt_regs *regs) {
     if (!call)
         return 0;
     call->function = ARGUMENT_1(regs);
+    call->host = take_host(regs);
     call->grid[0] = ARGUMENT_2(regs);
     call->grid[1] = ARGUMENT_3(regs);
     call->grid[2] = ARGUMENT_4(regs);
@@ -186,6 +212,7 @@ int cuda_launch_ex(struct pt_regs *regs) {
         return 0;
     read_user(&config, sizeof(config), ARGUMENT_1(regs));
     call->function = ARGUMENT_2(regs);
+    call->host = take_host(regs);
     __builtin_memcpy(call->grid, config.grid, sizeof(config.grid));
     __builtin_memcpy(call->block, config.block, sizeof(config.block));
     call->shared_bytes = config.shared_bytes;

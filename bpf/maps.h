@@ -126,6 +126,17 @@ TABLE(BPF_MAP_TYPE_HASH, return_sites, u32, u64, RETURN_SITES);
  * recently used goes, and streams that join its capture through events are not noticed. */
 TABLE(BPF_MAP_TYPE_LRU_HASH, capturing, u32, u64, CAPTURING_PROCESSES);
 
+/* The call of the CUDA runtime that this thread is in, or was in last. */
+struct runtime_call {
+    u64 host;   /* the host function that stands for the kernel */
+    u64 stack;  /* stack pointer at entry: where the return address is */
+    u64 caller; /* the return address */
+};
+
+/* Launches through a CUDA runtime, by pid_tgid. Written and read by cuda.bpf.c only. Full: the least recently used
+ * goes, its kernel may stay without a name. */
+TABLE(BPF_MAP_TYPE_LRU_HASH, runtime_calls, u64, struct runtime_call, PENDING_THREADS);
+
 /* Numbers of driver calls on each CPU, the low part of dispatch ids. Written and read by cuda.bpf.c only. */
 TABLE(BPF_MAP_TYPE_PERCPU_ARRAY, sequence, u32, u64, 1);
 

@@ -341,6 +341,8 @@ enum cuda_entry {
     CUDA_MEM_FREE_ASYNC = 41,
     CUDA_MEM_RELEASE = 42,
     CUDA_GRAPH_CREATE = 43,
+    CUDA_RUNTIME_LAUNCH = 44, /* of libcudart, makes no record by itself: see cuda_call.host */
+    CUDA_RUNTIME_LAUNCH_EX = 45,
 };
 
 /* One call into the driver. Dispatch ids: epoch (16 bits) | CPU (12) | sequence on that CPU (36). */
@@ -353,6 +355,7 @@ struct cuda_call {
     u64 stream;
     u64 bytes;  /* of a copy, a set or an allocation */
     u64 caller; /* return address at entry */
+    u64 host;   /* host function of the kernel, of a launch through a CUDA runtime that is probed; 0: not known */
     u32 grid[3];
     u32 block[3];
     u32 shared_bytes;

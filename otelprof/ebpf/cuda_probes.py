@@ -59,6 +59,8 @@ PROGRAMS = {
     "CUDA_MEM_FREE": "cuda_change",
     "CUDA_MEM_FREE_ASYNC": "cuda_change",
     "CUDA_MEM_RELEASE": "cuda_change",
+    "CUDA_RUNTIME_LAUNCH": "cuda_runtime_launch",
+    "CUDA_RUNTIME_LAUNCH_EX": "cuda_runtime_launch",
 }
 """The program that knows an entry point's arguments, by enum cuda_entry; all are in bpf/cuda.bpf.c."""
 

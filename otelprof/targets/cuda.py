@@ -19,7 +19,7 @@ from otelprof.ebpf.mappings import NewMapping
 from otelprof.errors import MalformedInput, OtelprofError, TargetError
 from otelprof.processes.maps import Region, open_region, read_maps
 from otelprof.symbols.elf import Elf, FileSource, Symbol
-from otelprof.targets.cuda_entries import ENTRY_POINTS, MARKS
+from otelprof.targets.cuda_entries import ENTRY_POINTS, MARKS, RUNTIME_ENTRY_POINTS, EntryPoint
 from otelprof.targets.descriptors import free_descriptors
 from otelprof.targets.file_identity import Identity, identity
 from otelprof.targets.probe_sites import LONGEST_FORM, best_place
@@ -92,14 +92,23 @@ def is_libcuda(elf: Elf) -> bool:
 
 def probe_sites(elf: Elf) -> list[Site]:
     """The probes for a driver library, one for each address; none for entry points that it lacks."""
+    return _sites_of(elf, ENTRY_POINTS)
+
+
+def _sites_of(elf: Elf, points: Iterable[EntryPoint]) -> list[Site]:
     found: dict[int, Site] = {}
-    for point in ENTRY_POINTS:
+    for point in points:
         for name in point.exports:
             symbol = _exported(elf, name)
             site = _site(elf, point.entry, symbol) if symbol else None
             if site:
                 found.setdefault(site.offset, site)
     return list(found.values())
+
+
+def runtime_sites(elf: Elf) -> list[Site]:
+    """The probes for a CUDA runtime; none when the file isn't one."""
+    return _sites_of(elf, RUNTIME_ENTRY_POINTS)
 
 
 def _exported(elf: Elf, name: str) -> Symbol | None:

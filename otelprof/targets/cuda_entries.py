@@ -110,6 +110,12 @@ ENTRY_POINTS = (
     EntryPoint("CUDA_MEM_RELEASE", ("cuMemRelease",), None),
 )
 
+RUNTIME_ENTRY_POINTS = (
+    EntryPoint("CUDA_RUNTIME_LAUNCH", _per_thread("cudaLaunchKernel", "cudaLaunchCooperativeKernel"), None),
+    EntryPoint("CUDA_RUNTIME_LAUNCH_EX", _per_thread("cudaLaunchKernelExC"), None),
+)
+"""The CUDA runtime's launches, by which host functions are known; probed only while kernels have no names."""
+
 BY_ENTRY = {point.entry: point for point in ENTRY_POINTS}
 """Entry points by the enumerator's name."""
 

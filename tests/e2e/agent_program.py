@@ -26,7 +26,7 @@ class Agent(Program):
         self.address = f"http://127.0.0.1:{free_port()}"
         self.output = work / f"{name}.jsonl"
         watched = {"libraries": [str(driver)] if known else [], **(cuda or {})}
-        ebpf = {"report_interval": "1s", "cuda": watched}
+        ebpf = {"report_interval": "1s", "native_frames": False, "cuda": watched}
         route = {"receivers": ["ebpf"], "processors": ["resource_detection", "cuda_stitch"], "exporters": ["file"]}
         config = {
             "receivers": {"ebpf": ebpf},
@@ -52,7 +52,7 @@ class Agent(Program):
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
 
     def rows(self, kind: str, pid: int) -> Counter[tuple[tuple[str, ...], str]]:
-        """Values of one type and process by (names root first without the leaf, leaf)."""
+        """Values of one type and process by (names root first without the leaf, leaf); native frames are left out."""
         found: Counter[tuple[tuple[str, ...], str]] = Counter()
         for line in self.output.read_text().splitlines() if self.output.exists() else ():
             for names, value in samples(json.loads(line), kind, pid):
@@ -61,7 +61,7 @@ class Agent(Program):
 
 
 def samples(request: dict[str, Any], kind: str, pid: int) -> Iterator[tuple[tuple[str, ...], int]]:
-    """(names root first, value) of a request of OTLP/JSON, read by the schema alone."""
+    """(names root first, native ones left out, value) of a request of OTLP/JSON, read by the schema alone."""
     tables = request.get("dictionary", {})
     strings = tables.get("stringTable", [""])
     for group in request.get("resourceProfiles", []):
@@ -74,7 +74,17 @@ def samples(request: dict[str, Any], kind: str, pid: int) -> Iterator[tuple[tupl
                 continue
             for sample in profile["samples"]:
                 stack = tables["stackTable"][sample["stackIndex"]]["locationIndices"]
-                yield tuple(name(tables, strings, index) for index in reversed(stack)), sum(map(int, sample["values"]))
+                shown = [index for index in reversed(stack) if frame_type(tables, strings, index) != "native"]
+                yield tuple(name(tables, strings, index) for index in shown), sum(map(int, sample["values"]))
+
+
+def frame_type(tables: dict[str, Any], strings: list[str], location: int) -> str:
+    """The frame's `profile.frame.type`, empty for a mark."""
+    for index in tables["locationTable"][location].get("attributeIndices", []):
+        attribute = tables["attributeTable"][index]
+        if strings[attribute["keyStrindex"]] == "profile.frame.type":
+            return str(attribute["value"]["stringValue"])
+    return ""
 
 
 def name(tables: dict[str, Any], strings: list[str], location: int) -> str:

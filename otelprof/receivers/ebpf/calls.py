@@ -39,10 +39,12 @@ NAMES_LIMIT = 5 * 10**9  # nanoseconds that launches are held back while their k
 LAUNCHES_HELD = 500_000
 
 
-def keyed(calls: Table, field: str) -> Table:
-    """Process and one further field of calls: what a handle or an address means in them."""
-    keys = np.zeros(len(calls), [("process", "u4"), ("pid", "u4"), (field, "u8")])
-    keys["process"], keys["pid"], keys[field] = calls["origin"]["process"], calls["origin"]["pid"], calls[field]
+def keyed(calls: Table, *fields: str) -> Table:
+    """Process and further fields of calls: what a handle or an address means in them."""
+    keys = np.zeros(len(calls), [("process", "u4"), ("pid", "u4"), *((name, "u8") for name in fields)])
+    keys["process"], keys["pid"] = calls["origin"]["process"], calls["origin"]["pid"]
+    for name in fields:
+        keys[name] = calls[name]
     return keys
 
 
@@ -160,6 +162,10 @@ class Calls:
             process = self._watch.process(number)
             if process is not None and not process.ended_at and not self._names.is_known(number, pid, handle):
                 self._late.ask(process, [handle])
+
+        paired = launches[launches["host"] != 0]
+        for number, _, handle, host in np.unique(keyed(paired, "function", "host")).tolist():
+            self._late.paired(self._key(number, 0), handle, host)
 
     def _learn_callers(self, calls: Table) -> None:
         returning = calls[self._returning[np.minimum(calls["entry"], len(self._returning) - 1)]]

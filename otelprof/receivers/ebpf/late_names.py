@@ -2,9 +2,10 @@
 
 When a launch uses a handle that has no name, two places may know it: a look-up whose return nobody saw (its thread has made
 no driver call since: the kernel still remembers where the handle was to be put), and the process's own libraries, which
-register their kernels by name and, since CUDA 13, keep their handles in variables. Libraries are scanned once each, by a
-child without rights; variables are read from the process's memory. Nothing is guessed: a name is taken only for the very
-handle that stands where it must.
+register their kernels by name and, since CUDA 13, keep their handles in variables. Before CUDA 13 only the runtime knows
+handles; there the runtime's own launches are probed for a while, which say the function that was registered with the name.
+Libraries are scanned once each, by a child without rights; variables are read from the process's memory. Nothing is
+guessed: a name is taken only for the very handle that stands where it must.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,11 +25,14 @@ from typing import IO, Any
 
 from otelprof.batch import Frame
 from otelprof.counters import CUDA_SCANS, Counters
+from otelprof.ebpf.layout import wire
 from otelprof.ebpf.session import Session
 from otelprof.errors import OtelprofError, TargetError
 from otelprof.processes.maps import FileIdentity, Region, open_region, region_identity
 from otelprof.processes.table import Process
 from otelprof.symbols.cuda import KernelNames, kernel_frame
+from otelprof.symbols.elf import Elf, FileSource
+from otelprof.targets.cuda import Attachment, runtime_sites
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +44,9 @@ _FILES_AT_ONCE = 64
 _FILES_KEPT = 4096
 _OUTPUT_LIMIT = 64 << 20
 _SECONDS = 150.0
+_PAIRED = 60.0  # seconds that launches of a runtime are probed
+_BUSY = 2.0  # seconds in which most kernels are launched once
+_RUNTIME = re.compile(r"libcudart[^/]*$")
 _COMMAND = ("-I", "-m", "otelprof.symbols.cuda_registrations")
 
 
@@ -67,6 +75,11 @@ class _Asked:
     tries: int = 0
     due: float = 0.0
     files: dict[FileIdentity, Region] | None = None
+    hosts: dict[int, Frame] = field(default_factory=dict)
+    """Kernels by host function, of all its libraries; addresses as they run."""
+    busy_until: float = 0.0
+    paired_until: float = 0.0
+    """When launches of the runtime need no probes any more."""
 
 
 @dataclass(slots=True)
@@ -87,6 +100,7 @@ class LateNames:
         self._files: dict[FileIdentity, _File] = {}
         self._asked: dict[int, _Asked] = {}
         self._scan: _Scan | None = None
+        self._runtimes: dict[FileIdentity, tuple[Attachment, set[int]]] = {}
 
     def ask(self, process: Process, handles: Iterable[int]) -> None:
         """Launches of a process use handles without a name."""
@@ -99,7 +113,9 @@ class LateNames:
     @property
     def busy(self) -> list[int]:
         """Processes that are looked at for the first time just now: their launches may have names in a moment."""
-        return [number for number, asked in self._asked.items() if asked.files is not None and not asked.tries]
+        now = time.monotonic()
+        looked_at = [number for number, asked in self._asked.items() if asked.files is not None and not asked.tries]
+        return looked_at + [number for number, asked in self._asked.items() if now < asked.busy_until]
 
     def turn(self) -> None:
         """Go on."""
@@ -109,13 +125,24 @@ class LateNames:
                 self._answer(asked)
         if self._scan is None:
             self._begin()
+        self._release()
+
+    def paired(self, process: int, handle: int, host: int) -> None:
+        """A launch through the runtime used `handle` for the kernel of a host function."""
+        asked = self._asked.get(process)
+        frame = asked.hosts.get(host) if asked else None
+        if frame is not None:
+            self._names.add_found(process, [(handle, frame)])
 
     def leave(self, process: int) -> None:
         """It has ended."""
         self._asked.pop(process, None)
+        self._release()
 
     def close(self) -> None:
-        """Stop the child."""
+        """Stop the child, take all probes away."""
+        self._asked.clear()
+        self._release()
         if self._scan is not None:
             self._scan.child.kill()
             self._scan.child.wait()
@@ -135,7 +162,10 @@ class LateNames:
         except TargetError as error:
             log.debug("%s", error)
         self._names.add_found(asked.process.incarnation, found.items())
+        left = [handle for handle in asked.handles if handle not in found]
         asked.handles.clear()
+        if left:
+            self._pair(asked, files)
 
     def _pending(self, asked: _Asked) -> Iterable[tuple[int, Frame]]:
         """Look-ups that the kernel holds: where the handle is to be put stands one of those that are asked for."""
@@ -161,6 +191,46 @@ class LateNames:
             if handle and handle != host + bias:  # before the runtime knows, the function itself stands there
                 found[handle] = kernel_frame(file.functions[host].encode())
         return found
+
+    # --- the runtime's launches ---------------------------------------------------------------------------------
+
+    def _pair(self, asked: _Asked, files: dict[FileIdentity, Region]) -> None:
+        """Probe the launches of the process's runtimes, if its libraries have kernels whose names could be learnt so."""
+        for key, region in files.items():
+            bias = self._files[key].bias(region)
+            if bias is not None:
+                asked.hosts |= {host + bias: kernel_frame(name.encode()) for host, name in self._files[key].functions.items()}
+        if not asked.hosts:
+            return
+        now = time.monotonic()
+        asked.busy_until, asked.paired_until = now + _BUSY if asked.tries == 1 else 0.0, now + _PAIRED
+        for key, region in files.items():
+            if _RUNTIME.search(region.path) and key not in self._runtimes:
+                self._attach(asked.process.pid, key, region)
+            if key in self._runtimes:
+                self._runtimes[key][1].add(asked.process.incarnation)
+
+    def _attach(self, pid: int, key: FileIdentity, region: Region) -> None:
+        try:
+            file = open_region(pid, region)
+        except OtelprofError:
+            return
+        try:
+            sites = [(site.offset, wire()[site.entry]) for site in runtime_sites(Elf(FileSource(os.dup(file))))]
+            if sites:
+                self._runtimes[key] = (self._session.attach_cuda(file, sites), set())
+        except OtelprofError as error:
+            log.debug("launches of %s aren't probed: %s", region.path, error)
+        finally:
+            os.close(file)
+
+    def _release(self) -> None:
+        """Take away probes that nobody needs any more."""
+        now = time.monotonic()
+        for key, (probes, users) in list(self._runtimes.items()):
+            if not any(now < asked.paired_until for number, asked in self._asked.items() if number in users):
+                probes.close()
+                del self._runtimes[key]
 
     # --- files -------------------------------------------------------------------------------------------------
 
