@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from otelprof.backend import sql
 from otelprof.backend.known import KnownFrames, KnownStacks
-from otelprof.backend.store import POINTS, Block, Seen, Selection, Sums
+from otelprof.backend.store import LINKED, POINTS, WEIGHTS, Block, Seen, Selection, SpanSearch, Sums
 from otelprof.otlp.content import Keys
-from otelprof.otlp.decoded import Frames, Profiles, Series, Spans, Stacks, Table
+from otelprof.otlp.decoded import SPANS, Frames, Profiles, Series, Spans, Stacks, Table
 
 Parameter = str | int | Sequence[int] | Sequence[str] | Sequence[tuple[int, int]]
 
@@ -139,6 +139,32 @@ class ClickHouseStore:
             points[column] = _numbers(found, name, POINTS[column])
         return points
 
+    def linked(self, selection: Selection, by_span: bool, order: str, limit: int) -> Table:
+        """What traces or their spans weigh."""
+        given = {**self._parameters(selection), **WEIGHTS, "limit": limit}
+        found = self._engine.query(sql.linked(by_span, order, selection), given)
+        rows = np.zeros(found.num_rows, LINKED)
+        for column in LINKED.names or ():
+            name = "span_id" if column == "span" else column
+            if name in found.column_names:
+                rows[column] = _numbers(found, name, LINKED[column])
+        return rows
+
+    def roots(self, traces: Sequence[tuple[int, int]]) -> tuple[Spans, list[int]]:
+        """The root span of each trace, and how many spans it has."""
+        found = self._engine.query(sql.ROOTS, _trace_parameters(traces)) if traces else pa.table({})
+        names = {"span": "root", "parent": "above", "start": "began", "duration": "lasted"}
+        spans = _found_spans(found, names, ("root_name", "root_service"))
+        return spans, _numbers(found, "spans", np.int64).tolist()
+
+    def spans(self, search: SpanSearch) -> Spans:
+        """Spans, each once."""
+        given: dict[str, Parameter] = {"start": search.start, "end": search.end, "limit": search.limit}
+        given.update(_trace_parameters(search.traces))
+        given["services"] = search.services or ()
+        found = self._engine.query(sql.spans(search), given)
+        return _found_spans(found, {"span": "span_id", "parent": "parent_id", "start": "began"}, ("name", "service"))
+
     def stacks(self, keys: Keys) -> Stacks:
         """Those that are known."""
         return self._known_stacks.get(keys)
@@ -184,16 +210,19 @@ class ClickHouseStore:
     def _parameters(self, selection: Selection) -> dict[str, Parameter]:
         start = selection.start - selection.start % 1000
         given: dict[str, Parameter] = {"type": selection.type, "start": start, "end": min(selection.end, 9_000_000_000_000)}
+        given["types"] = list(WEIGHTS.values())
         if selection.series is not None:
             keys = selection.series.tolist()
             given["series"] = keys
             given["services"] = sorted({self._series[key].series.service for key in keys if key in self._series})
-        if selection.traces:
-            given["traces"] = list(selection.traces)
-            given["traces_lo"] = [lo for _, lo in selection.traces]
+        given.update(_trace_parameters(selection.traces))
         if selection.spans:
             given["spans"] = list(selection.spans)
         return given
+
+
+def _trace_parameters(traces: Sequence[tuple[int, int]]) -> dict[str, Parameter]:
+    return {"traces": list(traces), "traces_lo": [lo for _, lo in traces]} if traces else {}
 
 
 def _numbers(found: Any, name: str, dtype: Any) -> np.ndarray[tuple[int], np.dtype[Any]]:
@@ -201,6 +230,19 @@ def _numbers(found: Any, name: str, dtype: Any) -> np.ndarray[tuple[int], np.dty
     if not found.num_rows:
         return np.zeros(0, dtype)
     return np.asarray(found.column(name).to_numpy()).astype(dtype, copy=False)
+
+
+def _found_spans(found: Any, names: Mapping[str, str], texts: tuple[str, str]) -> Spans:
+    """Spans from rows whose columns have other `names` than SPANS; `texts` are those of name and service."""
+    if not found.num_rows:
+        return Spans(np.zeros(0, SPANS), [], [], [])
+    rows = np.zeros(found.num_rows, SPANS)
+    for column in SPANS.names or ():
+        rows[column] = _numbers(found, names.get(column, column), SPANS[column])
+    name, service = (found.column(text).cast(pa.string()).to_pylist() for text in texts)
+    has_attributes = "attributes" in found.column_names
+    pairs = found.column("attributes").to_pylist() if has_attributes else [()] * len(rows)
+    return Spans(rows, name, service, [dict(one) for one in pairs])
 
 
 def _constant(text: str, count: int) -> Any:

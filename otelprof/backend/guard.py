@@ -21,7 +21,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_TOKENS = 1000
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/", "/explore", "/favicon.ico"})  # the page itself holds no data
+PAGES = {"/": "index.html", "/explore": "index.html", "/compare": "compare.html"}  # hold no data themselves
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/favicon.ico", *PAGES})
 OPEN_FOLDER = "/static/"
 POLICY = (
     b"default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; form-action 'none'; "

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from otelprof.backend.store import POINTS, Block, Seen, Selection, Sums
+from otelprof.backend.store import LINKED, POINTS, WEIGHTS, Block, Seen, Selection, SpanSearch, Sums
 from otelprof.otlp.content import Keys
 from otelprof.otlp.decode import grouped_sums
-from otelprof.otlp.decoded import SAMPLES, Frames, Profiles, Stacks, Table, column
+from otelprof.otlp.decoded import SAMPLES, SPANS, Frames, Profiles, Spans, Stacks, Table, column
 
 MAX_ROWS = 5_000_000  # 88 bytes each; beyond, the oldest go
 MAX_SPANS = 200_000
 _CHUNKS = 64
 
 FrameRow = tuple[Any, ...]
+SpanRow = tuple[Any, str, str, dict[str, str]]
 
 
 class MemoryStore:
@@ -31,7 +32,7 @@ class MemoryStore:
         self._types: dict[int, str] = {}  # of series
         self._stacks: dict[int, Keys] = {}
         self._frames: dict[int, FrameRow] = {}
-        self.spans: list[tuple[Any, str, str, dict[str, str]]] = []
+        self._spans: list[SpanRow] = []
 
     @property
     def title(self) -> str:
@@ -44,8 +45,8 @@ class MemoryStore:
             for profiles in block.profiles:
                 self._keep(profiles)
             for spans in block.spans:
-                self.spans.extend(zip(spans.rows.tolist(), spans.names, spans.services, spans.attributes, strict=True))
-            del self.spans[:-MAX_SPANS]
+                self._spans.extend(zip(spans.rows.tolist(), spans.names, spans.services, spans.attributes, strict=True))
+            del self._spans[:-MAX_SPANS]
             if len(self._chunks) > _CHUNKS:
                 self._compact()
 
@@ -72,7 +73,8 @@ class MemoryStore:
         with self._lock:
             self._compact()
             rows, types = self._chunks[0], self._types
-        of_type = [key for key, kind in list(types.items()) if kind == selection.type]
+        wanted = {selection.type} if selection.type else set(WEIGHTS.values())
+        of_type = [key for key, kind in list(types.items()) if kind in wanted]
         series = np.array(of_type, np.uint64) if selection.series is None else selection.series
         chosen = (rows["time"] >= selection.start - selection.start % 1000) & (rows["time"] <= selection.end)
         chosen &= np.isin(rows["series"], np.intersect1d(series, np.array(of_type, np.uint64)))
@@ -90,6 +92,41 @@ class MemoryStore:
             rows = _last(rows, rows["series"], rows["stack"])
         keys, inverse = np.unique(rows["stack"], return_inverse=True)
         return Sums(keys, grouped_sums(inverse, rows["value"], len(keys)))
+
+    def linked(self, selection: Selection, by_span: bool, order: str, limit: int) -> Table:
+        """What traces or their spans weigh."""
+        rows = self._selected(selection)
+        rows = rows[rows["trace_lo"] != 0]
+        names = ["trace_hi", "trace_lo", *(["span"] if by_span else [])]
+        found, inverse = np.unique(rows[names], return_inverse=True)
+        weighed = np.zeros(len(found), LINKED)
+        for name in names:
+            weighed[name] = found[name]
+        kinds = np.array([self._types.get(key, "") for key in rows["series"].tolist()], object)
+        for weight, type_id in WEIGHTS.items():
+            weighed[weight] = grouped_sums(inverse, np.where(kinds == type_id, rows["value"], 0), len(found))
+        chosen: Table = weighed[np.argsort(-weighed[order], kind="stable")[:limit]]
+        return chosen
+
+    def spans(self, search: SpanSearch) -> Spans:
+        """Spans, each once."""
+        with self._lock:
+            rows = list(self._spans)
+        found = list({row[0][:3]: row for row in rows if _searched(search, row)}.values())  # each once
+        longest_first = search.kind == "root"
+        found.sort(key=lambda row: (-row[0][5], row[0][:2]) if longest_first else (row[0][4], row[0][2]))
+        return _spans_of(found[: search.limit])
+
+    def roots(self, traces: Sequence[tuple[int, int]]) -> tuple[Spans, list[int]]:
+        """The root span of each trace, and how many spans it has."""
+        wanted, found = set(traces), dict[tuple[int, int], dict[int, SpanRow]]()
+        with self._lock:
+            rows = list(self._spans)
+        for row in rows:
+            if row[0][:2] in wanted:
+                found.setdefault(row[0][:2], {})[row[0][2]] = row
+        firsts = [min(spans.values(), key=lambda row: (row[0][3] != 0, row[0][4], row[0][2])) for spans in found.values()]
+        return _spans_of(firsts), [len(spans) for spans in found.values()]
 
     def stacks(self, keys: Keys) -> Stacks:
         """Those that are known."""
@@ -127,6 +164,27 @@ class MemoryStore:
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+
+def _spans_of(found: list[SpanRow]) -> Spans:
+    return Spans(
+        np.array([row for row, _, _, _ in found], SPANS),
+        [name for _, name, _, _ in found],
+        [service for _, _, service, _ in found],
+        [attributes for _, _, _, attributes in found],
+    )
+
+
+def _searched(search: SpanSearch, row: SpanRow) -> bool:
+    """True when a search means this span."""
+    (trace_hi, trace_lo, _, parent, start, _), name, service, attributes = row
+    is_gpu = "cuda.stream" in attributes and not name.startswith("launch ")
+    return (
+        search.start * 1_000_000 <= start <= search.end * 1_000_000
+        and (not search.traces or (trace_hi, trace_lo) in search.traces)
+        and (search.services is None or service in search.services)
+        and {"": True, "root": parent == 0, "gpu": is_gpu}[search.kind]
+    )
 
 
 def _rows(frames: Frames) -> Iterable[FrameRow]:

@@ -149,7 +149,7 @@ class Querier:
         start, end = max(question.start, 0), min(question.end, MAX_TIME) if question.end > 0 else MAX_TIME
         if not question.type or start > end or (keys is not None and not len(keys)):
             return None
-        traces = tuple(_trace(text) for text in question.traces[:MAX_IDS])
+        traces = tuple(trace_numbers(text) for text in question.traces[:MAX_IDS])
         spans = tuple(_number(text, 16, "span") for text in question.spans[:MAX_IDS])
         return Selection(question.type, start, end, keys, traces, spans)
 
@@ -163,7 +163,8 @@ def _number(text: str, digits: int, what: str) -> int:
     raise MalformedInput(f"a {what} id has {digits} hex digits, not {text[:40]!r}")
 
 
-def _trace(text: str) -> tuple[int, int]:
+def trace_numbers(text: str) -> tuple[int, int]:
+    """A trace id of 32 hex digits as two numbers."""
     number = _number(text, 32, "trace")
     return number >> 64, number & (2**64 - 1)
 

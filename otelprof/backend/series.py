@@ -95,6 +95,11 @@ class SeriesIndex:
         chosen = (Matcher("__profile_type__", "=", type_id), *matchers)
         return np.array([seen.series.key for seen, _ in self.matching(chosen, within)], np.uint64)
 
+    def keys_of(self, selector: str, within: Range) -> Keys | None:
+        """Keys of the selected series of all types; None when those are all."""
+        matchers = parse_selector(selector)
+        return np.array([seen.series.key for seen, _ in self.matching(matchers, within)], np.uint64) if matchers else None
+
     def labels_of(self, key: int) -> dict[str, str]:
         """All labels of a series, none when it is unknown."""
         return self._labels.get(key, {})

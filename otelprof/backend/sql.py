@@ -8,7 +8,7 @@ key, codecs, size per row, what fsync costs): docs/decisions/0016-store.md.
 # ruff: noqa: S608  only constants of this file are put together
 from __future__ import annotations
 
-from otelprof.backend.store import Selection
+from otelprof.backend.store import WEIGHTS, Selection, SpanSearch
 
 DATABASE = "otelprof"
 TENANT = "anonymous"
@@ -123,6 +123,49 @@ def points(selection: Selection) -> str:
     return _summed(selection, ["series_id", time], "series_id, t")
 
 
+def linked(by_span: bool, order: str, selection: Selection) -> str:
+    """What traces or their spans weigh: columns trace_hi, trace_lo, span_id and one for each of WEIGHTS."""
+    group = "trace_hi, trace_lo, span_id" if by_span else "trace_hi, trace_lo"
+    columns = [
+        f"{_CLAMPED.format(f'if(type = {{{name}:String}}, value, 0)')} AS {name}" for name in WEIGHTS
+    ]  # the names are constants of ours
+    where = f"{_conditions(selection)} AND trace_lo != 0 GROUP BY {group}"
+    return f"SELECT {group}, {', '.join(columns)} {where} ORDER BY {order} DESC, {group} LIMIT {{limit:Int64}} {LIMITS}"
+
+
+ROOTS = f"""
+    SELECT trace_hi, trace_lo, argMin(span_id, rank) AS root, argMin(parent_id, rank) AS above,
+        argMin(service, rank) AS root_service, argMin(name, rank) AS root_name,
+        argMin(toUnixTimestamp64Nano(start), rank) AS began, argMin(duration, rank) AS lasted, uniqExact(span_id) AS spans
+    FROM (SELECT *, (parent_id != 0, start, span_id) AS rank FROM otelprof.spans WHERE tenant = '{TENANT}'
+        AND trace_lo IN {{traces_lo:Array(UInt64)}} AND (trace_hi, trace_lo) IN {{traces:Array(Tuple(UInt64, UInt64))}})
+    GROUP BY trace_hi, trace_lo {LIMITS}"""
+
+_SPAN_KINDS = {
+    "": "",
+    "root": " AND parent_id = 0",
+    "gpu": " AND mapContains(attributes, 'cuda.stream') AND NOT startsWith(name, 'launch ')",
+}
+
+
+def spans(search: SpanSearch) -> str:
+    """Spans, each once: columns trace_hi, trace_lo, span_id, parent_id, service, name, began, duration, attributes."""
+    parts = [
+        "start >= fromUnixTimestamp64Milli({start:Int64}) AND start <= fromUnixTimestamp64Milli({end:Int64})",
+        *(
+            ["trace_lo IN {traces_lo:Array(UInt64)} AND (trace_hi, trace_lo) IN {traces:Array(Tuple(UInt64, UInt64))}"]
+            if search.traces
+            else []
+        ),
+        *(["service IN {services:Array(String)}"] if search.services is not None else []),
+    ]
+    order = "duration DESC, trace_hi, trace_lo" if search.kind == "root" else "began, span_id"
+    return f"""
+    SELECT trace_hi, trace_lo, span_id, parent_id, service, name, toUnixTimestamp64Nano(start) AS began, duration, attributes
+    FROM otelprof.spans WHERE tenant = '{TENANT}' AND {" AND ".join(parts)}{_SPAN_KINDS[search.kind]}
+    ORDER BY {order} LIMIT 1 BY trace_hi, trace_lo, span_id LIMIT {{limit:Int64}} {LIMITS}"""
+
+
 def _summed(selection: Selection, columns: list[str], group: str) -> str:
     """A sum over a selection; of types that hold a state, over the last value of each series and stack."""
     where = _conditions(selection)
@@ -136,7 +179,8 @@ def _summed(selection: Selection, columns: list[str], group: str) -> str:
 
 def _conditions(selection: Selection) -> str:
     parts = [
-        f"FROM otelprof.samples WHERE tenant = '{TENANT}' AND type = {{type:String}}",
+        f"FROM otelprof.samples WHERE tenant = '{TENANT}'",
+        "type = {type:String}" if selection.type else "type IN {types:Array(String)}",
         "ts >= fromUnixTimestamp64Milli({start:Int64}) AND ts <= fromUnixTimestamp64Milli({end:Int64})",
     ]
     if selection.series is not None:

@@ -19,6 +19,16 @@ from otelprof.otlp.decoded import Frames, Profiles, Series, Spans, Stacks, Table
 
 POINTS = np.dtype([("series", "u8"), ("time", "i8"), ("value", "i8")])  # time: Unix milliseconds, start of the step
 
+WEIGHTS = {
+    "cpu": semconv.pyroscope_id(semconv.CPU),
+    "launches": semconv.pyroscope_id(semconv.GPU_KERNEL_LAUNCHES),
+    "gpu_time": semconv.pyroscope_id(semconv.GPU_KERNEL_TIME),
+    "waiting": semconv.pyroscope_id(semconv.OFF_CPU),
+}
+"""What a trace and a span are weighed by, and the profile type of each."""
+
+LINKED = np.dtype([("trace_hi", "u8"), ("trace_lo", "u8"), ("span", "u8"), *((name, "i8") for name in WEIGHTS)])
+
 
 class StoreFailed(OtelprofError):
     """The store refused something; nothing of the block may be counted as stored."""
@@ -38,7 +48,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Samples of one type in [start, end] (Unix milliseconds); `series` (keys) None: of all series.
+    """Samples of one type ("": of all in WEIGHTS) in [start, end] (Unix milliseconds); `series` (keys) None: of all series.
 
     With `traces` ((hi, lo) pairs) or `spans`, only samples whose link is one of them.
     """
@@ -55,6 +65,21 @@ class Selection:
         """True when the type holds a state, so that the last value counts and not the sum over time."""
         parts = self.type.split(":")
         return len(parts) > 1 and parts[1] in semconv.LAST_VALUE
+
+
+@dataclass(frozen=True, slots=True)
+class SpanSearch:
+    """Spans that began in [start, end] (Unix milliseconds) and are in one of `traces` and `services`, where given.
+
+    `kind`: "" for all, "root" for those without a parent, the longest first, "gpu" for what ran on a GPU's stream.
+    """
+
+    start: int
+    end: int
+    limit: int
+    traces: tuple[tuple[int, int], ...] = ()
+    services: tuple[str, ...] | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +120,15 @@ class Store(Protocol):
 
     def points(self, selection: Selection, step: int) -> Table:
         """POINTS: the value of each series per step of `step` milliseconds; steps start at multiples of it."""
+
+    def linked(self, selection: Selection, by_span: bool, order: str, limit: int) -> Table:
+        """LINKED: what traces (`by_span`: their spans) weigh; the `limit` largest by the weight `order`."""
+
+    def roots(self, traces: Sequence[tuple[int, int]]) -> tuple[Spans, list[int]]:
+        """The root span of each trace that has spans (else its earliest), and how many spans each of these traces has."""
+
+    def spans(self, search: SpanSearch) -> Spans:
+        """Spans, each once, ordered by their start (`root`: by their duration, the longest first)."""
 
     def seen_series(self) -> Iterable[Seen]:
         """All series; asked once, at the start."""

@@ -20,7 +20,7 @@ from starlette.staticfiles import StaticFiles
 
 from otelprof.backend import connect, exchange
 from otelprof.backend.flame import FlameGraph
-from otelprof.backend.guard import Guard, Tokens
+from otelprof.backend.guard import PAGES, Guard, Tokens
 from otelprof.backend.live import Live
 from otelprof.backend.query import Querier, Question
 from otelprof.backend.series import Range
@@ -66,8 +66,7 @@ def application(backend: Backend) -> Guard:
     """The whole HTTP port as an ASGI application."""
     api = _Api(backend)
     routes = [
-        Route("/", api.page),
-        Route("/explore", api.page),
+        *(Route(path, api.page) for path in PAGES),
         Mount("/static", StaticFiles(directory=UI, check_dir=False)),
         *(Route(path, api.otlp(backend.receiver.profiles), methods=["POST"]) for path in PROFILES_PATHS),
         Route(TRACES_PATH, api.otlp(backend.receiver.traces), methods=["POST"]),
@@ -169,9 +168,9 @@ class _Api:
         words = [*made.bad_lines, *(one.partial_success.error_message for one in refused if one.HasField("partial_success"))]
         return JSONResponse({"message": "; ".join(words)[:800]} if words else {})
 
-    async def page(self, _request: Request) -> Response:
-        """The page."""
-        return FileResponse(UI / "index.html", headers=_NO_CACHE)
+    async def page(self, request: Request) -> Response:
+        """One of the pages."""
+        return FileResponse(UI / PAGES[request.url.path], headers=_NO_CACHE)
 
     async def health(self, _request: Request) -> Response:
         """200 while the process answers."""
