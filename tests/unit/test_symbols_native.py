@@ -142,6 +142,7 @@ def test_symbols_without_a_size_and_undefined_ones_are_left_out():
         ("_ZN3FoocvbEv", "Foo::operator bool"),
         ("_ZN1AptEv", "A::operator->"),
         ("_ZNK3Foo3barEv", "Foo::bar"),
+        ("_ZN4tiny6Device6launchEPN6driver9CUfunc_stENS_5ShapeE.isra.0", "tiny::Device::launch"),
         ("_ZTV3Foo", "vtable for Foo"),
         ("_Z", "_Z"),
         ("main", "main"),
