@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from benchmarks.figures import Figure
 
-NAMES = ("sampler", "probe", "agent", "data")
+NAMES = ("sampler", "probe", "agent", "short_lived", "data", "spans")
 
 
 def table(figures: Iterable[Figure]) -> str:

@@ -37,9 +37,9 @@ def paired(first: Callable[[], float], second: Callable[[], float], rounds: int)
 
 
 def spread(ratios: list[float]) -> str:
-    """Median and range of ratios as a change in percent."""
-    low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
-    return f"{100 * (middle - 1):+.2f} % ({100 * (low - 1):+.2f} … {100 * (high - 1):+.2f})"
+    """Median and quartiles of ratios as a change in percent."""
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return f"{100 * (middle - 1):+.2f} % (quartiles {100 * (low - 1):+.2f}, {100 * (high - 1):+.2f})"
 
 
 def cpu_seconds(pid: int) -> float:

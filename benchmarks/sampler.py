@@ -14,7 +14,7 @@ from otelprof.ebpf.session import Session, SessionSettings
 from otelprof.processes.memory import Memory
 from otelprof.targets.python import Recogniser
 
-ROUNDS = 10
+ROUNDS = 12
 WORK = """
 import sys, time
 def leaf(n):
@@ -29,7 +29,7 @@ for line in sys.stdin:
     for _ in range(int(line)): deep(2000, 30)
     print(time.process_time() - a, flush=True)
 """
-AMOUNT = 40_000
+AMOUNT = 4_000
 
 
 class Worker:
