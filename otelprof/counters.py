@@ -55,6 +55,10 @@ CUDA_RETURN_SITES = _gauge("otelprof_cuda_return_sites", "call sites of waits an
 CUDA_NAMES_UNKNOWN = _counter("otelprof_cuda_names_unknown_total", "kernel handles shown as kernel@ADDRESS", "reason")
 CUDA_SCANS = _counter("otelprof_cuda_scans_total", "mapped files searched for registrations of kernels", "result")
 PROCESSES = _gauge("otelprof_processes", "processes known to the agent", "state")
+RECEIVED = _counter(
+    "otelprof_receiver_accepted_samples_total", "samples that other agents sent and that were handed on", "receiver"
+)
+RECEIVED_BAD = _counter("otelprof_receiver_refused_samples_total", "samples of other agents refused", "receiver", "reason")
 EXPORT_SENT = _counter("otelprof_export_sent_profiles_total", "profiles that a receiver took", "exporter")
 EXPORT_FAILED = _counter("otelprof_export_failed_profiles_total", "profiles given up", "exporter", "reason")
 EXPORT_REJECTED = _counter("otelprof_export_rejected_profiles_total", "profiles refused in a partial success", "exporter")

@@ -96,7 +96,7 @@ class _Profiles:
 
 
 @dataclass(frozen=True, slots=True)
-class _Samples:
+class Columns:
     """All samples of a request, in order: number of their profile, indices, and their values and times."""
 
     profile: Ints
@@ -114,9 +114,9 @@ class _Request:
         self.tables = Dictionary(request.dictionary)
         self.window = window
         self.known = _Profiles()
-        for resource, profile in _profiles(request):
+        for resource, profile in profiles_of(request):
             self._add(resource, profile)
-        self.samples = _columns(self.known.profiles)
+        self.samples = columns(self.known.profiles)
 
     def _add(self, resource: Any, profile: Profile) -> None:
         known = self.known
@@ -174,7 +174,7 @@ class _Request:
         }
         good = np.ones(len(values), bool)
         for reason, flags in reasons.items():
-            _count(refused.samples, reason, good & flags)
+            count_refused(refused.samples, reason, good & flags)
             good &= ~flags
         return good
 
@@ -191,14 +191,14 @@ class _Request:
         rows["time"] = (starts // np.uint64(1_000_000)).astype(np.int64)[samples.profile[owner]]
         chosen = Ragged(samples.times.data, samples.times.lengths).take(np.flatnonzero(good))
         rows["time"][timed] = (chosen.data // np.uint64(1_000_000)).astype(np.int64)
-        values, factor = _values(samples, good, owner, timed), factors[samples.profile[owner]]
+        values, factor = values_of(samples, good, owner, timed), factors[samples.profile[owner]]
         rows["value"] = saturated(values, factor)
         rows["count"] = np.where(timed | (factor == 1), 1, np.clip(values, 0, 2**32 - 1))
         first, last = self.window.bounds()
         inside = (rows["time"] >= first) & (rows["time"] <= last)
         gone = np.zeros(len(counts), bool)
         gone[owner[~inside]] = True
-        _count(refused.samples, "outside_window", gone)
+        count_refused(refused.samples, "outside_window", gone)
         return rows[inside], owner[inside]
 
     def _series(self) -> tuple[list[Series], Ints]:
@@ -238,21 +238,22 @@ class _Request:
         return len(np.setdiff1d(self.samples.profile, kept))
 
 
-def _profiles(request: ExportProfilesServiceRequest) -> Iterator[tuple[Any, Profile]]:
+def profiles_of(request: ExportProfilesServiceRequest) -> Iterator[tuple[Any, Profile]]:
+    """All profiles, each with its resource."""
     for resource in request.resource_profiles:
         for scope in resource.scope_profiles:
             for profile in scope.profiles:
                 yield resource.resource, profile
 
 
-def _columns(profiles: Sequence[Profile]) -> _Samples:
+def columns(profiles: Sequence[Profile]) -> Columns:
     """The samples of all profiles, column by column."""
     counts = [len(profile.samples) for profile in profiles]
     rows = list(chain.from_iterable(profile.samples for profile in profiles))
     refuse_old_revisions(rows)
     times = [row.timestamps_unix_nano for row in rows]
     lengths = column(map(len, times), len(rows))
-    return _Samples(
+    return Columns(
         profile=np.repeat(np.arange(len(profiles)), np.array(counts, np.int64)),
         stack=column((row.stack_index for row in rows), len(rows)),
         link=column((row.link_index for row in rows), len(rows)),
@@ -308,13 +309,14 @@ def _sums(elements: Keys, lists: Ragged) -> Keys:
     return difference
 
 
-def _count(counter: Counter[str], reason: str, flags: Flags) -> None:
+def count_refused(counter: Counter[str], reason: str, flags: Flags) -> None:
+    """Count the samples that are flagged."""
     number = int(np.count_nonzero(flags))
     if number:
         counter[reason] += number
 
 
-def _values(samples: _Samples, good: Flags, owner: Ints, timed: Flags) -> Ints:
+def values_of(samples: Columns, good: Flags, owner: Ints, timed: Flags) -> Ints:
     """The value of each row: that of its timestamp, 1 for a timestamp alone, else the sum of the sample's."""
     values = np.ones(len(owner), np.int64)
     paired = timed & (samples.values.lengths[owner] > 0)

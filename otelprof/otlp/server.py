@@ -37,8 +37,8 @@ MAX_MESSAGE = 900  # characters of an error, so that its body stays under 1,000 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 PROFILES_PATHS = ("/v1development/profiles", "/v1/profiles")
 TRACES_PATH = "/v1/traces"
-_PROFILES = "opentelemetry.proto.collector.profiles.v1development.ProfilesService"
-_TRACES = "opentelemetry.proto.collector.trace.v1.TraceService"
+PROFILES_SERVICE = "opentelemetry.proto.collector.profiles.v1development.ProfilesService"
+TRACES_SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"
 
 _log = logging.getLogger(__name__)
 
@@ -125,6 +125,7 @@ class HttpReply:
 
 
 Export = Callable[[bytes, bool], Awaitable[Message]]
+"""Takes the bytes of a request, and whether they are JSON; the answer."""
 
 
 async def http_export(export: Export, headers: Mapping[str, str], body: AsyncIterable[bytes]) -> HttpReply:
@@ -231,13 +232,18 @@ def _reply(status: int, message: Message, is_json: bool) -> HttpReply:
 
 def grpc_server(receiver: Receiver, interceptors: tuple[Any, ...] = ()) -> Any:
     """A grpc.aio server with both services; it has no port yet."""
+    return grpc_services({PROFILES_SERVICE: receiver.profiles, TRACES_SERVICE: receiver.traces}, interceptors)
+
+
+def grpc_services(services: Mapping[str, Export], interceptors: tuple[Any, ...] = ()) -> Any:
+    """A grpc.aio server with these services; it has no port yet."""
     options = [
         ("grpc.max_receive_message_length", MAX_WIRE),  # also of an inflated message
         ("grpc.so_reuseport", 0),
         ("grpc.max_concurrent_streams", 100),
     ]
     server = grpc.aio.server(options=options, interceptors=interceptors)
-    for name, export in ((_PROFILES, receiver.profiles), (_TRACES, receiver.traces)):
+    for name, export in services.items():
         handler = grpc.unary_unary_rpc_method_handler(partial(_serve, export), response_serializer=_serialised)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"Export": handler}),))
     return server
@@ -254,7 +260,7 @@ async def _serve(export: Export, data: bytes, context: Any) -> Message:
         raise
     except Exception as error:  # a fault of ours: told in one line, and the sender keeps its data
         _log.error("a request failed: %s: %s", type(error).__name__, error)
-        await context.abort(grpc.StatusCode.INTERNAL, "the backend failed; its log says how")
+        await context.abort(grpc.StatusCode.INTERNAL, "the receiver failed; its log says how")
         raise
 
 
