@@ -17,7 +17,7 @@ import numpy.typing as npt
 from otelprof.batch import Frame, FrameKind, Table
 from otelprof.counters import CUDA_NAMES_UNKNOWN, Counters
 from otelprof.ebpf.layout import wire
-from otelprof.symbols.demangle import readable
+from otelprof.symbols.demangle import readable_kernel
 from otelprof.text import CUT, clean
 
 HANDLES_LIMIT = 65_536
@@ -30,7 +30,7 @@ _NAME_BYTES = 4096
 def kernel_frame(name: bytes, is_cut: bool = False) -> Frame:
     """The frame of a kernel: its short name as people read it, the name that the driver knows beside it where it differs."""
     full = clean(name.decode("utf-8", "replace"), _NAME_BYTES - len(CUT.encode())) + (CUT if is_cut else "")
-    short = readable(full)
+    short = readable_kernel(full)
     return Frame(short, FrameKind.CUDA, system_name=full if full != short else "")
 
 

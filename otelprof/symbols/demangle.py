@@ -24,7 +24,6 @@ _PATIENCE = 0.3  # seconds for an answer
 _START = 5.0  # seconds for the first answer of a child, which has to start
 _FAILURES = 5  # answers that may fail before names stay mangled for a while
 _REST = 60.0  # seconds that they stay so
-_SHORT_LIMIT = 200  # letters of a kernel's short name
 
 
 class Demangler:
@@ -121,8 +120,7 @@ def readable(name: str) -> str:
 
 def readable_kernel(name: str) -> str:
     """The same, shorter: of template arguments those of the outermost template only, `scan<float, Sum<…>>`."""
-    found = _outer_arguments(readable(name))
-    return found if len(found) <= _SHORT_LIMIT else found[: _SHORT_LIMIT - 1] + CUT
+    return _outer_arguments(readable(name))
 
 
 def _outer_arguments(name: str) -> str:
