@@ -107,7 +107,7 @@ def test_a_full_table_is_dropped_and_asked_for_again() -> None:
 def test_what_belongs_to_an_ended_process_goes_with_it(table: StackTable) -> None:
     table.add(np.concatenate([chunk(1, 0, 1, process=7), chunk(2, 0, 2, process=8)]))
     table.stack(1)
-    table.ended(7)
+    table.ended({7})
 
     assert len(table) == 1
     assert names(table, table.stack(1)) == ["[unknown]"]

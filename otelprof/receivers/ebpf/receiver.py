@@ -31,6 +31,7 @@ from otelprof.receivers.ebpf.watch import Watch
 log = logging.getLogger(__name__)
 
 TURN = 0.1  # seconds between two readings of the rings
+SHORTEST_TURN = 0.005  # seconds between two readings at least
 FIRST_REPORT = 1.0  # seconds from the first event to the first batch at the latest
 
 
@@ -68,7 +69,7 @@ class EbpfReceiver:
             host.ready(self._id)
             while not self._stop.is_set() and not work.finished:
                 work.turn()
-                self._stop.wait(work.pause())
+                work.rest()
         except OtelprofError as error:
             host.fail(error)
         finally:
@@ -161,7 +162,14 @@ class Work:
             if self._calls is not None:
                 self._calls.mapped(process, mapping)
 
-    def pause(self) -> float:
+    def rest(self) -> None:
+        """Wait for the next turn: it comes early when the kernel tells of processes that may be gone a moment later."""
+        pause = self._pause()
+        if pause > SHORTEST_TURN:
+            time.sleep(SHORTEST_TURN)
+            self._session.wait(pause - SHORTEST_TURN)
+
+    def _pause(self) -> float:
         """Seconds until the next turn; how late this one came is a gauge."""
         now = time.monotonic()
         late = max(0.0, now - self._next_turn - TURN)

@@ -8,7 +8,7 @@ asked for again by `forget`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,11 +104,13 @@ class StackTable:
             number, parent = int(chunk["id"]), int(chunk["parent"])
             self._chunks[number] = _Chunk(parent, process, tuple(frames[start:end]), tuple(places[start:end]))
 
-    def ended(self, process: int) -> None:
-        """The process is gone and its last samples are in a batch: its chunks are of no use any more."""
-        self._drop({number for number, chunk in self._chunks.items() if chunk.process == process})
+    def ended(self, processes: Set[int]) -> None:
+        """These are gone and their last samples are in a batch: their chunks are of no use any more."""
+        self._drop({number for number, chunk in self._chunks.items() if chunk.process in processes})
 
     def _drop(self, ids: set[int]) -> None:
+        if not ids:
+            return
         for number in ids:
             del self._chunks[number]
         for key in [key for key in self._stacks if key.python in ids or key.native in ids]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -40,7 +40,9 @@ from otelprof.text import printable
 log = logging.getLogger(__name__)
 
 LOOKS_A_TURN = 64
-RETRIES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds to the next look
+YOUNG_LIMIT = 4096  # processes at a time for which that is done
+YOUNG = 1.0  # seconds in which the kernel wakes us for each new stack of a process
+RETRIES = (0.005, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds to the next look
 PythonFound = Callable[[Process, PythonTarget, Process | None], None]
 """Told of an interpreter in a process; with its parent, when it was forked with it."""
 UNSUPPORTED_TRIES = 3  # a program that is being started can look broken
@@ -66,12 +68,13 @@ class Watch:
         self._recogniser = Recogniser()
         self._native = NativeNames()
         self._due: dict[int, float] = {}
+        self._young: dict[int, float] = {}
         self._members: set[int] = set(settings.pids)
         self._resources: dict[tuple[int, int], int] = {}
         self._generation = 0
         self._said: set[str] = set()
         self._interner: Callable[[], Interner] = Interner
-        self._ended: Callable[[int], None] = lambda process: None
+        self._ended: Callable[[Set[int]], None] = lambda numbers: None
         self._found: PythonFound = lambda process, target, parent: None
 
     def use(self, stacks: StackTable, found: PythonFound | None = None) -> None:
@@ -84,13 +87,13 @@ class Watch:
     def scan(self) -> list[Change]:
         """Take in what runs now: the whole node, or the wanted processes (TargetError when one isn't there)."""
         if not self._settings.pids:
-            return self._took(self._processes.scan())
+            return self._took(self._processes.scan(), young=False)
         changes: list[Change] = []
         for pid in self._settings.pids:
             found = self._processes.look(pid)
             if not found:
                 raise TargetError(f"there is no process {pid} to profile (it may have ended): look it up with `otelprof ps`")
-            changes += self._took(found)
+            changes += self._took(found, young=False)
         return changes
 
     def apply(self, events: Table) -> list[Change]:
@@ -122,11 +125,20 @@ class Watch:
     def retry(self) -> None:
         """Look again at those whose time has come."""
         now = time.monotonic()
+        self._grow_up(now)
         for number in [number for number, due in self._due.items() if due <= now][:LOOKS_A_TURN]:
             del self._due[number]
             process = self._processes.get(number)
             if process is not None and not process.ended_at:
                 self._look(process)
+
+    def _grow_up(self, now: float) -> None:
+        """Take the mark from those that have lived for a second: nobody need hurry for them any more."""
+        for number in [number for number, until in self._young.items() if until <= now]:
+            del self._young[number]
+            process = self._processes.get(number)
+            if process is not None and not process.ended_at:
+                self._session.change_flags(process.pid, 0, wire()["TARGET_YOUNG"])
 
     @property
     def finished(self) -> bool:
@@ -136,11 +148,11 @@ class Watch:
     def forget_ended(self, until: int) -> list[Process]:
         """All records up to `until` are in batches: let go of who ended before."""
         gone = self._processes.decoded(until)
-        for process in gone:
-            for number in (process.incarnation, *process.aliases):
-                self._ended(number)
-                self._due.pop(number, None)
-                self._resources.pop((number, process.pid), None)
+        numbers = {number: process.pid for process in gone for number in (process.incarnation, *process.aliases)}
+        for number, pid in numbers.items():
+            self._due.pop(number, None)
+            self._resources.pop((number, pid), None)
+        self._ended(numbers.keys())
         self._count()
         return gone
 
@@ -162,9 +174,11 @@ class Watch:
         self._members.update(int(pid) for pid in inherited["pid"])
         return events[np.isin(events["pid"], list(self._members))]
 
-    def _took(self, changes: Iterable[Change]) -> list[Change]:
+    def _took(self, changes: Iterable[Change], young: bool = True) -> list[Change]:
         changes = list(changes)
         for change in changes:
+            if young and change.kind is not ChangeKind.ENDED and len(self._young) < YOUNG_LIMIT:
+                self._young[change.process.incarnation] = time.monotonic() + YOUNG
             if change.kind is ChangeKind.FOUND:
                 self._look(change.process)
             elif change.kind is ChangeKind.FORKED:
@@ -201,6 +215,8 @@ class Watch:
         flags = wire()["TARGET_FOLLOW"] if self._settings.follow else 0
         if not self._is_wanted(process.facts.executable_name):
             flags |= wire()["TARGET_IGNORED"]
+        if process.incarnation in self._young:
+            flags |= wire()["TARGET_YOUNG"]
         record = np.zeros(1, wire().dtype("target"))
         if target is not None:
             flags |= wire()["TARGET_PYTHON"]
