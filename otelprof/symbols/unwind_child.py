@@ -37,7 +37,7 @@ _LIMITS = {
 
 def give_up_rights() -> None:
     """No other identity, no new rights, little memory and time; low priority."""
-    os.nice(10)
+    os.nice(5)
     for what, limit in _LIMITS.items():
         hard = resource.getrlimit(what)[1]
         resource.setrlimit(what, (limit, limit) if hard in (resource.RLIM_INFINITY, -1) or hard > limit else (hard, hard))

@@ -5,7 +5,7 @@ import pytest
 
 from otelprof.batch import Frame, FrameKind, mark
 from otelprof.ebpf.layout import wire
-from otelprof.receivers.ebpf.stacks import TRUNCATED, UNKNOWN, StackTable
+from otelprof.receivers.ebpf.stacks import STOPPED, TRUNCATED, UNKNOWN, StackTable, Walked
 
 
 def frame(address: int) -> Frame:
@@ -128,3 +128,52 @@ def test_a_new_generation_begins_when_the_interner_is_full(table: StackTable) ->
 def test_marks_are_frames_of_their_kind() -> None:
     assert mark("unknown") == UNKNOWN
     assert UNKNOWN.kind is FrameKind.MARK
+
+
+def native_chunk(number: int, parent: int, *frames: tuple[int, int]) -> np.ndarray:
+    """A native chunk; frames leaf first, each (address, how many Python frames stand there)."""
+    record = chunk(number, parent, *(address for address, _ in frames))
+    record["kind"] = wire()["STACK_NATIVE"]
+    record["frames"]["check"][0, : len(frames)] = [count for _, count in frames]
+    return record
+
+
+@pytest.fixture
+def mixed() -> StackTable:
+    """Python frames 5 … 1 (leaf first) in chunk 10; native ones by their address."""
+    table = StackTable(Decoder(), lambda ids: None, lambda process, records: [frame(int(a)) for a in records["address"]])
+    table.add(chunk(10, 0, 5, 4, 3, 2, 1))
+    return table
+
+
+def test_python_frames_take_the_places_of_their_evaluation_calls(mixed: StackTable) -> None:
+    mixed.add(np.concatenate([native_chunk(30, 20, (90, 0), (91, 2), (92, 0)), native_chunk(20, 0, (93, 3), (94, 0))]))
+
+    number = mixed.whole(Walked(10, None, 30))
+    assert names(mixed, number) == ["f94", "f1", "f2", "f3", "f92", "f4", "f5", "f90"]
+
+
+def test_a_native_walk_that_stopped_keeps_all_python_frames(mixed: StackTable) -> None:
+    """Those that have no place stand below the mark of what is missing."""
+    mixed.add(native_chunk(30, 0, (90, 0), (91, 2), (92, 0)))
+
+    number = mixed.whole(Walked(10, TRUNCATED, 30, STOPPED))
+    assert names(mixed, number) == ["[truncated]", "f1", "f2", "f3", "[unwinding stopped]", "f92", "f4", "f5", "f90"]
+
+
+def test_frames_that_are_none_keep_their_places(mixed: StackTable) -> None:
+    mixed.add(np.concatenate([chunk(11, 0, 5, 0, 3), native_chunk(30, 0, (90, 2), (91, 0), (92, 1))]))
+
+    assert names(mixed, mixed.whole(Walked(11, None, 30))) == ["f3", "f91", "f5"]
+
+
+def test_a_native_stack_alone_is_whole(mixed: StackTable) -> None:
+    mixed.add(native_chunk(30, 0, (90, 0), (91, 0)))
+
+    assert names(mixed, mixed.whole(Walked(0, None, 30))) == ["f91", "f90"]
+
+
+def test_more_places_than_python_frames_lose_nothing(mixed: StackTable) -> None:
+    mixed.add(native_chunk(30, 0, (90, 4), (91, 9), (92, 3)))
+
+    assert names(mixed, mixed.whole(Walked(10, None, 30))) == ["f1", "f2", "f3", "f4", "f5"]
