@@ -1,7 +1,8 @@
 """The agent: runs one pipeline until a signal, the end of all receivers, a duration or a failure, then flushes and ends.
 
 It is the Host of its components. Signals: the first SIGTERM or SIGINT ends it cleanly within five seconds, the second at
-once. Nothing here exits the process but the guard that holds those promises when a component doesn't.
+once; SIGHUP ends it for another configuration where its caller has one. Nothing here exits the process but the guard that
+holds those promises when a component doesn't.
 """
 
 from __future__ import annotations
@@ -70,12 +71,16 @@ class _Wake:
 class Agent:
     """One run of a configuration; the Host of its components."""
 
-    def __init__(self, configuration: Configuration, state_dir: Path | None = None) -> None:
-        self.counters = Counters()
+    def __init__(self, configuration: Configuration, state_dir: Path | None = None, counters: Counters | None = None) -> None:
+        self.counters = counters or Counters()
         self.state_dir = state_dir
         self._configuration = configuration
+        self._on_hangup: Callable[[], bool] | None = None
         self._wake = _Wake()
-        self._signals = 0
+        self._signals = self._hangups = 0
+        self._replaced = False
+        self.is_started = False
+        """True when all components had started: what fails then isn't the configuration."""
         self._error: OtelprofError | None = None
         self._finished: set[str] = set()
         self._ready: set[str] = set()
@@ -112,17 +117,26 @@ class Agent:
         """True when every receiver is usable."""
         return self._ready.issuperset(self.pipeline.receivers)
 
-    def run(self, duration: float | None = None, on_ready: Call | None = None, on_second: Call | None = None) -> None:
+    def run(
+        self,
+        duration: float | None = None,
+        on_ready: Call | None = None,
+        on_second: Call | None = None,
+        on_hangup: Callable[[], bool] | None = None,
+    ) -> None:
         """Run to the end, which `duration` seconds after all receivers were ready is one; raises what made it fail.
 
-        `on_ready` is called once and `on_second` about once a second from then on, both on this thread.
+        `on_ready` is called once and `on_second` about once a second from then on, `on_hangup` at SIGHUP (true ends the run),
+        all on this thread.
         """
         page = self._page()
+        self._on_hangup = on_hangup
         with self._handled_signals(), self._handled_deaths():
             try:
                 if page is not None:
                     log.info("listening on %s", page.start())
                 self.pipeline.start(self)
+                self.is_started = True
                 self._wait(duration, on_ready, on_second)
             except OtelprofError as error:
                 self.fail(error)
@@ -138,7 +152,7 @@ class Agent:
     @property
     def _over(self) -> bool:
         done = self._finished.issuperset(self.pipeline.receivers)
-        return bool(self._signals) or self._error is not None or done
+        return bool(self._signals) or self._error is not None or self._replaced or done
 
     def _wait(self, duration: float | None, on_ready: Call | None, on_second: Call | None) -> None:
         while not self._over:
@@ -151,11 +165,17 @@ class Agent:
                 if left <= 0:
                     return
             self._wake.wait(left)
+            self._heed_hangup()
             if self._ready_at and on_second is not None:
                 on_second()
 
+    def _heed_hangup(self) -> None:
+        if self._hangups and self._on_hangup is not None:
+            self._hangups = 0
+            self._replaced = self._on_hangup()
+
     def _end(self, page: Page | None) -> None:
-        forced = bool(self._signals) or self._error is not None
+        forced = bool(self._signals) or self._error is not None or self._replaced
         self.pipeline.shutdown(time.monotonic() + (_CLEAN_END if forced else _NATURAL_END))
         if page is not None:
             page.stop()
@@ -163,6 +183,8 @@ class Agent:
     @contextlib.contextmanager
     def _handled_signals(self) -> Iterator[None]:
         before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        if self._on_hangup is not None and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which nohup asks for
+            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._on_hangup_signal)
         try:
             yield
         finally:
@@ -193,6 +215,10 @@ class Agent:
         if self._signals > 1:
             os._exit(128 + number)
         threading.Thread(target=self._guard, name="guard", daemon=True).start()
+        self._wake.set()
+
+    def _on_hangup_signal(self, number: int, frame: FrameType | None) -> None:
+        self._hangups += 1
         self._wake.set()
 
     def _guard(self) -> None:

@@ -38,7 +38,10 @@ shows them without starting anything.
 - What `otlp_grpc` and `otlp_http` aren't told they take from `OTEL_EXPORTER_OTLP_PROFILES_*` and then `OTEL_EXPORTER_OTLP_*`:
   `ENDPOINT`, `HEADERS`, `TIMEOUT` (milliseconds), `COMPRESSION`, `INSECURE`, `CERTIFICATE`, `CLIENT_CERTIFICATE`, `CLIENT_KEY`.
 - Durations are `100ms`, `5s`, `1m30s`; sizes `64MiB`, `500kB` or a number of bytes; percents `1%`.
-- `--set path=value` on the command line changes one setting: `--set receivers.ebpf.report_interval=1s`.
+- `--config` may be given more than once, as with the Collector: later files are laid over earlier ones, mappings key by key,
+  lists and values whole. `--set path=value` changes one setting after that: `--set receivers.ebpf.report_interval=1s`.
+- SIGHUP makes `otelprof run` read its files again. With mistakes in them, or when a component can't start, it goes on with
+  the configuration that it had. What is attached is let go and attached again, which takes a second or two.
 
 **One id is one instance.** Unlike in the Collector, where every pipeline has processors of its own, a batch passes each
 component once, however many pipelines name it. Pipelines that share a processor, or a receiver and an exporter, run as one:

@@ -11,7 +11,7 @@ from otelprof.cli.run import config_option, read, set_option
 @click.command("validate", short_help="check a configuration without running it")
 @config_option
 @set_option
-def command(path: str, assignments: tuple[str, ...]) -> None:
+def command(paths: tuple[str, ...], assignments: tuple[str, ...]) -> None:
     """Check a configuration: every mistake is one line. Nothing is started, and the kernel isn't asked.
 
     \b
@@ -19,6 +19,6 @@ def command(path: str, assignments: tuple[str, ...]) -> None:
       otelprof validate --config agent.yaml
       otelprof validate --config agent.yaml --set receivers.ebpf.report_interval=1s
     """  # noqa: D301  click's mark for lines that stay as they are
-    for warning in read(path, assignments).warnings:
+    for warning in read(paths, assignments).warnings:
         say(f"warning: {warning}")
-    say(f"{path}: good")
+    say(f"{', '.join(paths)}: good")

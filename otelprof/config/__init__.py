@@ -3,7 +3,7 @@
 What component packages need: `setting` and the unit types. What commands need: `load_file`, `load_text`, `load_values`.
 """
 
-from otelprof.config.load import ComponentConfig, Configuration, load_file, load_text, load_values
+from otelprof.config.load import ComponentConfig, Configuration, load_file, load_text, load_texts, load_values, read_text
 from otelprof.config.registry import Registry
 from otelprof.config.routes import PipelineConfig, Route
 from otelprof.config.settings import setting
@@ -20,6 +20,8 @@ __all__ = [
     "Route",
     "load_file",
     "load_text",
+    "load_texts",
     "load_values",
+    "read_text",
     "setting",
 ]

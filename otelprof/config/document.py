@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,37 +24,51 @@ _REFERENCE = re.compile(r"\$\$|\$\{([^}]*)\}")
 _VARIABLE = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]+):)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 
 
+Place = tuple[int, int]
+"""Number of a source among a document's, and the line in it from 1 (0: nowhere in particular)."""
+
+
 @dataclass
 class Document:
-    """Plain values of a file, the line of each path in it, and the mistakes found so far as (line, path, message)."""
+    """Plain values of a file or of several, the place of each path, and the mistakes found so far as (place, path, message)."""
 
     source: str
     root: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
-    mistakes: list[tuple[int, str, str]] = field(default_factory=list)
+    mistakes: list[tuple[Place, str, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    owners: dict[str, int] = field(default_factory=dict)  # which source a path is from, where it isn't the first
+
+    def __post_init__(self) -> None:
+        self.sources = self.sources or [self.source]
 
     def line(self, path: str) -> int:
         """The line of `path` or of the nearest thing around it, from 1; 0 when the file says nothing about it."""
+        return self.place(path)[1]
+
+    def place(self, path: str) -> Place:
+        """The source and line of `path` or of the nearest thing around it."""
         while path and path not in self.lines:
             path = path.rpartition(".")[0]
-        return self.lines.get(path, 0)
+        return self.owners.get(path, 0), self.lines.get(path, 0)
 
     def report(self, path: str, message: str) -> None:
         """Note a mistake at `path`."""
-        self.mistakes.append((self.line(path), path, message))
+        self.mistakes.append((self.place(path), path, message))
 
     def warn(self, path: str, message: str) -> None:
         """Note what works but is probably not meant."""
-        self.warnings.append(self._written(self.line(path), path, message))
+        self.warnings.append(self._written(self.place(path), path, message))
 
     def raise_mistakes(self) -> None:
         """Raise a ConfigError with one line for each mistake, in the order of the file; nothing when there is none."""
         if self.mistakes:
             raise ConfigError([self._written(*mistake) for mistake in sorted(self.mistakes)])
 
-    def _written(self, line: int, path: str, message: str) -> str:
-        where = f"{self.source}:{line}: " if line else f"{self.source}: "
+    def _written(self, place: Place, path: str, message: str) -> str:
+        source, line = self.sources[place[0]], place[1]
+        where = f"{source}:{line}: " if line else f"{source}: "
         return " ".join(f"{where}{path}{': ' if path else ''}{message}".split())
 
 
@@ -128,7 +142,7 @@ class _Reader:
             key, line = str(key_node.value), key_node.start_mark.line + 1
             if key in seen and key != "<<":
                 inner = f"{path}.{key}" if path else key
-                self.document.mistakes.append((line, inner, f"stands twice (first in line {seen[key]})"))
+                self.document.mistakes.append(((0, line), inner, f"stands twice (first in line {seen[key]})"))
             seen.setdefault(key, line)
 
     def _scalar(self, node: yaml.ScalarNode, path: str) -> Any:
@@ -167,18 +181,45 @@ def expand(text: str, env: Mapping[str, str], report: Callable[[str], None]) -> 
     return _REFERENCE.sub(filled, text)
 
 
+def merged(documents: Sequence[Document]) -> Document:
+    """Several documents as one, later ones over earlier ones, as the Collector merges: mappings key by key, all else whole.
+
+    https://opentelemetry.io/docs/collector/configuration/ ("multiple --config")
+    """
+    if len(documents) == 1:
+        return documents[0]
+    whole = Document(documents[0].source, sources=[document.source for document in documents])
+    for number, document in enumerate(documents):
+        whole.root = _over(whole.root, document.root)
+        whole.lines |= document.lines
+        whole.owners |= dict.fromkeys(document.lines, number)
+        whole.mistakes += [((number, place[1]), path, message) for place, path, message in document.mistakes]
+    return whole
+
+
+def _over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` laid over `below`; depth is bounded by the reader."""
+    found = dict(below)
+    for key, value in above.items():
+        under = found.get(key)
+        found[key] = _over(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+    return found
+
+
 def override(document: Document, assignments: Iterable[str]) -> None:
     """Apply `path=value` (the value in YAML) to the document, in order."""
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         keys = path.split(".")
         if not equals or not all(keys):
-            document.mistakes.append((0, "", f"--set {assignment}: write path=value, such as receivers.ebpf.loader=libbpf"))
+            document.mistakes.append(
+                ((0, 0), "", f"--set {assignment}: write path=value, such as receivers.ebpf.loader=libbpf")
+            )
             continue
         try:
             value = yaml.safe_load(text)
         except (yaml.YAMLError, RecursionError):
-            document.mistakes.append((0, "", f"--set {assignment}: the value isn't YAML"))
+            document.mistakes.append(((0, 0), "", f"--set {assignment}: the value isn't YAML"))
             continue
         _assign(document, keys, value)
 
@@ -190,6 +231,6 @@ def _assign(document: Document, keys: list[str], value: object) -> None:
             place[key] = {}
         place = place[key]
         if not isinstance(place, dict):
-            document.mistakes.append((0, "", f"--set {'.'.join(keys)}: {key} isn't a mapping"))
+            document.mistakes.append(((0, 0), "", f"--set {'.'.join(keys)}: {key} isn't a mapping"))
             return
     place[keys[-1]] = value

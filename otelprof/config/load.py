@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from otelprof.component import Factory, Kind, Signal
-from otelprof.config.document import MAX_BYTES, Document, override, parse
+from otelprof.config.document import MAX_BYTES, Document, merged, override, parse
 from otelprof.config.registry import ALIASES, Registry
 from otelprof.config.routes import PipelineConfig, Route, routes, signals_of
 from otelprof.config.settings import INVALID, convert_class, nearest, shown
@@ -49,6 +49,11 @@ class Configuration:
 
 def load_file(path: Path, registry: Registry, assignments: Iterable[str] = ()) -> Configuration:
     """The configuration in a file, with `path=value` assignments over it."""
+    return load_texts([(read_text(path), str(path))], registry, assignments)
+
+
+def read_text(path: Path) -> str:
+    """The text of a configuration file; ConfigError when it can't be one."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -57,15 +62,19 @@ def load_file(path: Path, registry: Registry, assignments: Iterable[str] = ()) -
     if len(data) > MAX_BYTES:
         raise ConfigError([f"{path}: longer than {MAX_BYTES} bytes; is this the right file?"])
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError([f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8"]) from None
-    return load_text(text, str(path), registry, assignments)
 
 
 def load_text(text: str, source: str, registry: Registry, assignments: Iterable[str] = ()) -> Configuration:
     """The configuration in `text`; `source` names it in messages."""
-    document = parse(text, source)
+    return load_texts([(text, source)], registry, assignments)
+
+
+def load_texts(texts: Iterable[tuple[str, str]], registry: Registry, assignments: Iterable[str] = ()) -> Configuration:
+    """The configuration in several (text, source), later ones over earlier ones, and `path=value` assignments over all."""
+    document = merged([parse(text, source) for text, source in texts])
     override(document, assignments)
     return _checked(document, registry)
 

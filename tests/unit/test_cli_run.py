@@ -45,9 +45,13 @@ def command(env, *arguments, stdin="", **more):
 class Running:
     """`otelprof run` in the background."""
 
-    def __init__(self, env, text):
+    def __init__(self, env, text, *arguments):
         self.process = subprocess.Popen(
-            [*fakes.COMMAND, "run", "--config", "-"], env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*fakes.COMMAND, "run", *(arguments or ("--config", "-"))],
+            env=env,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         self.process.stdin.write(text)
         self.process.stdin.close()
@@ -187,6 +191,70 @@ def test_a_good_configuration_validates(env, tmp_path):
     assert (done.returncode, done.stderr) == (0, f"otelprof: {file}: good\n")
 
 
+def test_later_files_are_laid_over_earlier_ones_and_set_over_all(env, tmp_path):
+    (tmp_path / "first.yaml").write_text(config({"batches": 5}, {"fails": True}))
+    (tmp_path / "second.yaml").write_text("receivers: {fake_source: {batches: 4}}\nexporters: {fake_sink: {fails: false}}\n")
+    files = ["--config", f"file:{tmp_path}/first.yaml", "--config", str(tmp_path / "second.yaml")]
+    done = command(env, "run", *files, "--set", "receivers.fake_source.batches=2")
+    assert done.stderr.splitlines()[-1] == "samples=2 launches=0 lost=0 sent=2 unsent=0"
+    variable = {**env, "MORE": "receivers: {fake_source: {batches: 3}}"}
+    done = command(variable, "run", *files, "--config", "env:MORE")
+    assert done.stderr.splitlines()[-1] == "samples=3 launches=0 lost=0 sent=3 unsent=0"
+
+
+def test_a_mistake_names_the_file_that_it_is_in(env, tmp_path):
+    (tmp_path / "first.yaml").write_text(config({"batches": 5}))
+    (tmp_path / "second.yaml").write_text("exporters:\n  fake_sink:\n    fail: true\n")
+    done = command(env, "validate", "--config", str(tmp_path / "first.yaml"), "--config", str(tmp_path / "second.yaml"))
+    assert done.stderr == f"otelprof: {tmp_path}/second.yaml:3: exporters.fake_sink.fail: unknown key; did you mean fails?\n"
+
+
+def test_hangup_goes_on_with_the_file_as_it_is_now_and_keeps_the_counters(env, tmp_path):
+    file = tmp_path / "agent.yaml"
+    file.write_text(config())
+    with Running(env, "", "--config", str(file)) as agent:
+        agent.line("ready")
+        file.write_text(config({"batches": 1}, {"fails": True}))
+        agent.process.send_signal(signal.SIGHUP)
+        agent.line("the configuration was read again")
+        lines = agent.process.stderr.read().splitlines()  # the new one ends after one batch
+        assert agent.process.wait(30) == 0
+    sent, unsent = re.search(r"sent=(\d+) unsent=(\d+)", lines[-1]).groups()
+    assert int(sent) >= 1
+    assert unsent == "1"
+
+
+def test_hangup_with_a_broken_file_keeps_the_old_configuration(env, tmp_path):
+    file = tmp_path / "agent.yaml"
+    file.write_text(config())
+    with Running(env, "", "--config", str(file)) as agent:
+        agent.line("ready")
+        file.write_text("receivers: [")
+        agent.process.send_signal(signal.SIGHUP)
+        assert "agent.yaml:1: not YAML" in agent.line("not YAML")
+        agent.line("the configuration has mistakes, so the one before goes on")
+        file.unlink()
+        agent.process.send_signal(signal.SIGHUP)
+        agent.line("can't be read")
+        assert agent.process.poll() is None
+        assert agent.end()[0] == 0
+
+
+def test_hangup_with_a_configuration_that_can_t_start_goes_back_to_the_old_one(env, tmp_path):
+    file = tmp_path / "agent.yaml"
+    file.write_text(config())
+    with Running(env, "", "--config", str(file)) as agent:
+        agent.line("ready")
+        file.write_text(config({"refuses": True}))
+        agent.process.send_signal(signal.SIGHUP)
+        agent.line("CAP_BPF is missing")
+        agent.line("the new configuration can't run, so the one before goes on")
+        agent.line("ready")
+        status, _, lines = agent.end()
+    assert status == 0
+    assert re.fullmatch(r"samples=[1-9]\d* launches=0 lost=0 sent=[1-9]\d* unsent=0", lines[-1])
+
+
 def test_components_are_listed_as_a_table_and_as_json(env):
     table, document = command(env, "components"), command(env, "components", "--json")
 
@@ -206,7 +274,7 @@ def test_wrong_use_is_one_line_and_status_2(env):
 
 
 def test_every_command_explains_itself_with_an_example(env):
-    names = re.findall(r"^  (\w+)  ", command(env, "--help").stdout, re.MULTILINE)
+    names = re.findall(r"^  (\w[\w-]*)  ", command(env, "--help").stdout, re.MULTILINE)
     assert len(names) >= 9
     for name in names:
         done = command(env, name, "--help")
