@@ -66,6 +66,7 @@ LAUNCH_STACKS: list[tuple[tuple[str, ...], int]] = [
     ((*ENGINE, "python:sample_tokens@sampling.py:33", *DRIVER, "cuda:[cuda] tiny_copy_kernel"), 6144),
     (("mark:[no launch stack]", "cuda:[cuda] vectorized_elementwise_kernel"), 96),
 ]
+LOST_STACKS = [*CPU_STACKS, (("mark:[lost: ring full]",), 100), ((*MLP, "mark:[truncated]"), 60)]
 HOSTILE = [
     "<img src=x onerror=document.title='owned'>",
     "<script>document.title='owned'</script>",
@@ -150,7 +151,7 @@ def deep(depth: int = 5000) -> dict[str, object]:
     """Chains of 100 to `depth` frames."""
     stacks = []
     for length in (100, 500, 1000, depth):
-        stacks.append((tuple(f"python:recurse_{i % 7}@deep.py:{i}" for i in range(length)), PERIOD * 10))
+        stacks.append((tuple(f"python:recurse_{i % 7}@deep.py:{10 * (i % 7) + 1}" for i in range(length)), PERIOD * 10))
     return flame(stacks)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import parse_qs, urlsplit
 
+from otelprof.backend.guard import PAGES
 from tests.e2e import page_profiles as profiles
 
 UI = Path(__file__).parents[2] / "otelprof" / "backend" / "ui"
@@ -31,6 +32,11 @@ class PageServer:
             (profiles.CPU, "large"): profiles.large(),
         }
         self.failure: tuple[int, str] | None = None
+        self.token = ""
+        self.labels = {
+            "service_name": ["deep", "hostile", "inference-server", "large"],
+            "pod": ["gpu-a-0", "gpu-a-1", "gpu-b-0"],
+        }
         self.requests: list[str] = []
         self._listeners: list[queue.Queue[int | None]] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -104,10 +110,12 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         self.page.requests.append(self.path)
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
-        if url.path in ("/", "/explore"):
-            self._file("index.html")
+        if url.path in PAGES:
+            self._file(PAGES[url.path])
         elif url.path.startswith("/static/"):
             self._file(url.path.removeprefix("/static/"))
+        elif self._refused():
+            pass
         elif url.path == "/api/v1/live":
             self._news()
         elif self.page.failure and url.path == "/api/v1/flamegraph":
@@ -121,9 +129,22 @@ class _Handler(BaseHTTPRequestHandler):
             self._json({"code": "not_found", "message": f"no {url.path}"}, 404)
 
     def do_POST(self) -> None:
-        """SelectSeries."""
+        """SelectSeries, LabelNames, LabelValues."""
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self._json(self.page.series(request) if self.path.endswith("/SelectSeries") else {})
+        answers = {
+            "SelectSeries": lambda: self.page.series(request),
+            "LabelNames": lambda: {"names": sorted(self.page.labels)},
+            "LabelValues": lambda: {"names": self.page.labels.get(request["name"], [])},
+        }
+        if not self._refused():
+            self._json(answers[self.path.rpartition("/")[2]]())
+
+    def _refused(self) -> bool:
+        """True for a request without the token, which is answered here."""
+        if not self.page.token or self.headers.get("Authorization") == f"Bearer {self.page.token}":
+            return False
+        self._json({"code": "unauthenticated", "message": "send a token"}, 401)
+        return True
 
     def _file(self, name: str) -> None:
         path = UI / name
@@ -147,6 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _news(self) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(b": hello\n\n")
         self.wfile.flush()

@@ -18,6 +18,19 @@ function noteClock(reply) {
   skew = Math.abs(offset) > SKEW ? offset : 0;
 }
 
+const TOKEN = "otelprof-token";
+
+/** Keeps a token for this tab; every request has it from now on. */
+export function setToken(token) {
+  if (token) sessionStorage.setItem(TOKEN, token);
+  else sessionStorage.removeItem(TOKEN);
+}
+
+/** True when a token was entered: a refusal then means that it is the wrong one. */
+export function hasToken() {
+  return Boolean(sessionStorage.getItem(TOKEN));
+}
+
 /** Most bars that are asked for; the backend folds the rest into `other`. */
 export const MAX_NODES = 16_384;
 
@@ -36,18 +49,40 @@ export async function fetchTypes(signal) {
 }
 
 /** The flame graph of a type, a selector and a range in Unix milliseconds. */
-export function fetchFlame({ type, query, from, until }, signal) {
-  return get("/api/v1/flamegraph", { type, query, from: Math.floor(from), until: Math.ceil(until), max_nodes: MAX_NODES }, signal);
+export function fetchFlame({ type, query, from, until, span }, signal) {
+  const link = span ? { span } : {};
+  return get("/api/v1/flamegraph", { type, query, ...link, from: Math.floor(from), until: Math.ceil(until), max_nodes: MAX_NODES }, signal);
 }
 
 /** Points of the time line, summed over all series: [[Unix ms, value]], one every `step` seconds. */
 export async function fetchSeries({ type, query, from, until, step }, signal) {
-  const body = { profileTypeID: type, labelSelector: query, start: String(Math.floor(from)), end: String(Math.ceil(until)), step };
-  const answer = await request(`${SERVICE}/SelectSeries`, {
+  const answer = await call("SelectSeries", { profileTypeID: type, labelSelector: query, ...bounds(from, until), step }, signal);
+  return sumPoints(answer.series ?? []);
+}
+
+/** Names of labels of a range. */
+export async function fetchLabelNames({ from, until }) {
+  return (await call("LabelNames", bounds(from, until))).names ?? [];
+}
+
+/** Values of a label of a range. */
+export async function fetchLabelValues(name, { from, until }) {
+  return (await call("LabelValues", { name, ...bounds(from, until) })).names ?? [];
+}
+
+/** News from the backend as a stream of bytes (server-sent events), until `signal` ends it. */
+export async function openNews(signal) {
+  return (await send("/api/v1/live", { signal })).body;
+}
+
+const bounds = (from, until) => ({ start: String(Math.floor(from)), end: String(Math.ceil(until)) });
+
+/** One call of Pyroscope's querier, Connect's unary protocol in JSON. */
+function call(method, body, signal) {
+  return request(`${SERVICE}/${method}`, {
     method: "POST", body: JSON.stringify(body), signal,
     headers: { "Content-Type": "application/json", "Connect-Protocol-Version": "1" },
   });
-  return sumPoints(answer.series ?? []);
 }
 
 /** The address of a download of what is shown. */
@@ -73,7 +108,7 @@ async function request(path, options) {
 async function send(path, options) {
   let reply;
   try {
-    reply = await fetch(path, options);
+    reply = await fetch(path, { ...options, headers: { ...options.headers, ...authorization() } });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError("the backend does not answer", 0, "unavailable");
@@ -81,6 +116,11 @@ async function send(path, options) {
   noteClock(reply);
   if (!reply.ok) throw await refusal(reply);
   return reply;
+}
+
+function authorization() {
+  const token = sessionStorage.getItem(TOKEN);
+  return token ? { Authorization: `Bearer ${token}` } : {};
 }
 
 async function refusal(reply) {

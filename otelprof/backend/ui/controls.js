@@ -2,6 +2,7 @@
  * The pickers of the page: profile type, service, selector, range, live, panes and the export menu.
  * They show a state and tell their wishes through `change(patch)`; they keep none of their own.
  */
+import { listenMenu } from "./menus.js";
 import { groupOf, sortTypes, titleOf } from "./profile_types.js";
 import { serviceOf, withService } from "./selector.js";
 import { fixed, live, SPANS } from "./state.js";
@@ -23,7 +24,11 @@ export function listenControls({ state, change, toggleLive }) {
     button.addEventListener("click", () => change({ pane: button.dataset.pane }));
   }
   listenMenu(element("export"));
+  listenMenu(element("options"));
+  for (const box of flags()) box.addEventListener("change", () => change({ [box.dataset.flag]: box.checked }));
 }
+
+const flags = () => element("options").querySelectorAll("[data-flag]");
 
 function buildSpans(change) {
   for (const [name, span] of Object.entries(SPANS)) {
@@ -35,18 +40,6 @@ function buildSpans(change) {
     button.dataset.span = span;
     element("spans").append(button);
   }
-}
-
-function listenMenu(menu) {
-  const [button, list] = menu.children;
-  const show = (open) => {
-    list.hidden = !open;
-    button.setAttribute("aria-expanded", String(open));
-  };
-  button.addEventListener("click", () => show(list.hidden));
-  list.addEventListener("click", () => show(false));
-  document.addEventListener("pointerdown", (event) => { if (!menu.contains(event.target)) show(false); });
-  menu.addEventListener("keydown", (event) => { if (event.key === "Escape") show(false); });
 }
 
 /** Shows a state in the pickers; `types` as the backend lists them. */
@@ -63,15 +56,19 @@ export function showControls(state, types) {
   }
   for (const button of element("panes").children) press(button, button.dataset.pane === state.pane);
   element("main").dataset.pane = state.pane;
+  for (const box of flags()) box.checked = state[box.dataset.flag];
+  const count = [...flags()].filter((box) => box.checked).length;
+  element("options-count").hidden = !count;
+  element("options-count").textContent = count;
   element("clear-selection").hidden = !state.selection;
 }
 
-function press(button, on) {
+export function press(button, on) {
   button.setAttribute("aria-pressed", String(on));
 }
 
 /** Rebuilds a picker only when its entries changed, so that an open one stays as it is. */
-function fillSelect(select, entries, value) {
+export function fillSelect(select, entries, value) {
   const sign = JSON.stringify(entries);
   if (select.dataset.sign !== sign) {
     select.dataset.sign = sign;

@@ -8,8 +8,8 @@ import { formatShare, formatValue } from "./units.js";
 const TAIL = 3;
 const LONGEST = 120;
 
-/** Fills `element` with the path to the zoom; `go(bar)` is called for a click. */
-export function showCrumbs(element, flame, zoom, go) {
+/** Fills `element` with the path to the zoom; `wishes` are {go, around, copy}, each called with a bar. */
+export function showCrumbs(element, flame, zoom, { go, around, copy }) {
   if (!flame) {
     element.replaceChildren();
     return;
@@ -17,15 +17,25 @@ export function showCrumbs(element, flame, zoom, go) {
   const path = ancestors(flame, zoom);
   const shown = path.length > TAIL + 1 ? [path[0], -1, ...path.slice(-TAIL)] : path;
   const parts = shown.flatMap((bar, i) => [...(i ? [text("sep", "›")] : []), bar < 0 ? text("sep", "…") : step(flame, bar, bar === zoom, go)]);
-  const share = zoom > 0 ? ` · ${formatShare(flame.total[zoom], flame.whole)}` : "";
+  const whole = flame.total[zoom] === flame.whole;
+  const share = whole ? "" : ` · ${formatShare(flame.total[zoom], flame.whole)}`;
   element.replaceChildren(...parts, text("value", `${formatValue(flame.total[zoom], flame.unit)}${share}`));
-  if (zoom > 0) element.append(reset(go));
+  if (zoom > 0) element.append(reset(go), action("Callers and callees", () => around(zoom)), action("Copy name", () => copy(zoom)));
+}
+
+function action(words, act) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "link";
+  button.textContent = words;
+  button.addEventListener("click", act);
+  return button;
 }
 
 function step(flame, bar, current, go) {
   const button = document.createElement("button");
   button.type = "button";
-  button.textContent = bar ? flame.names[flame.name[bar]].slice(0, LONGEST) : "All";
+  button.textContent = bar || flame.name[0] ? flame.names[flame.name[bar]].slice(0, LONGEST) : "All";
   button.title = flame.names[flame.name[bar]].slice(0, 1000);
   if (current) button.setAttribute("aria-current", "true");
   button.addEventListener("click", () => go(bar));

@@ -6,24 +6,22 @@
  */
 import { backendNow, fetchFlame, fetchSeries, fetchTypes } from "./api.js";
 import { showControls, showFeed, windowOf } from "./controls.js";
-import { showCrumbs, showLegend } from "./crumbs.js";
 import { showExports } from "./exports.js";
 import { buildFlame } from "./flame_data.js";
-import { searchFlame } from "./flame_search.js";
-import { functionsOf, kindsOf } from "./functions.js";
 import { Pace } from "./live.js";
-import { emptyRange, failure, firstRun, showStatus } from "./messages.js";
-import { colourOf } from "./palette.js";
+import { emptyRange, failure, firstRun, missingFunction, showStatus } from "./messages.js";
+import { showPages } from "./nav.js";
 import { defaultType, titleOf, unitOf } from "./profile_types.js";
 import { serviceOf } from "./selector.js";
-import { fixed, formatState, isOpen, live, parseState, shownRange, windowRange } from "./state.js";
-import { svgOf } from "./svg_export.js";
+import { FLAGS, fixed, formatState, isOpen, live, parseState, shownRange, windowRange } from "./state.js";
 import { stepOf } from "./time_axis.js";
-import { formatRange, formatShare, formatSpan } from "./units.js";
+import { formatRange, formatSpan } from "./units.js";
 
 const LEAST_GAP = 1000;
 const TYPES_EVERY = 10_000;
-const IN_PLACE = ["search", "zoom", "pane"];
+/** Wishes that the loaded graph can fulfil; those of SHAPE make another graph of it. */
+const SHAPE = [...FLAGS, "around", "file"];
+const IN_PLACE = ["search", "zoom", "pane", ...SHAPE];
 
 export class Explore {
   #types = [];
@@ -32,10 +30,8 @@ export class Explore {
   #feedStatus = "lost";
   #paused = false;
   #wished = true;
-  #found = null;
-  #next = 0;
 
-  /** `parts`: {view, timeline, tooltip, table, feed, palette, search, found, crumbs, legend, status, title, range}. */
+  /** `parts`: {graph, view (its main one), timeline, feed, search, status, title, range}. */
   constructor(parts) {
     Object.assign(this, parts);
     this.state = parseState(location.search);
@@ -56,6 +52,7 @@ export class Explore {
     history[write](null, "", `/explore${formatState(this.state)}`);
     this.#showState();
     if (!inPlace) this.reload();
+    else if (Object.keys(patch).some((key) => SHAPE.includes(key))) this.#reshape();
   }
 
   /** The browser went back or forth. */
@@ -117,36 +114,25 @@ export class Explore {
     this.change({ window: windowOf(selection), selection: null });
   }
 
-  zoomed(bar) {
-    this.change({ zoom: bar > 0 ? this.view.flame.path[bar] : 0 });
-    this.#describe();
+  zoomed(path) {
+    this.change({ zoom: path });
   }
 
   searchFor(text) {
-    this.#next = 0;
+    this.search.value = text;
     this.change({ search: text });
-    this.#applySearch();
-    this.#fillTable();
+    this.graph.search(text);
   }
 
-  /** Puts the mark on the next match. */
-  nextMatch(step) {
-    const bars = this.#found?.bars ?? [];
-    if (!bars.length) return;
-    this.view.focusOn(bars[this.#next % bars.length]);
-    this.#next = (this.#next + step + bars.length) % bars.length;
-  }
-
-  hovered(spot) {
-    if (spot && this.view.flame) this.tooltip.show(spot, this.view);
-    else this.tooltip.hide();
+  /** Callers and callees of a function, or with an empty name all again. */
+  around({ name, file }) {
+    this.change({ around: name, file, zoom: 0 });
+    this.view.element.focus({ preventScroll: true });
   }
 
   setPalette(palette) {
-    this.palette = palette;
-    this.view.setPalette(palette);
+    this.graph.setPalette(palette);
     this.timeline.paint();
-    if (this.view.flame) this.#describe();
   }
 
   /** A message over the graph until the next answer. */
@@ -154,15 +140,15 @@ export class Explore {
     showStatus(this.status, failure(error, () => this.reload(), true), true);
   }
 
-  /** What is shown as an SVG document, null when nothing is. */
-  svg() {
-    const { flame, zoom } = this.view;
-    if (!flame) return null;
+  /** What stands on top of an exported picture. */
+  get words() {
     const { from, until } = shownRange(this.state, backendNow());
-    return svgOf(flame, {
-      root: zoom, title: `${titleOf(this.state.type)}${this.#service()}`, subtitle: formatRange(from, until),
-      colour: (name) => colourOf(this.palette, flame, name),
-    });
+    const around = this.state.around ? ` · ${this.state.around}` : "";
+    return { title: `${titleOf(this.state.type)}${this.#service()}${around}`, subtitle: formatRange(from, until) };
+  }
+
+  #reshape() {
+    if (this.graph.shown) this.#showGraph(() => this.graph.reshape(this.state));
   }
 
   async #load() {
@@ -198,15 +184,15 @@ export class Explore {
   }
 
   async #loadData(signal) {
-    const { type, query } = this.state;
-    const around = windowRange(this.state, backendNow());
+    const { type, query, span } = this.state;
+    const whole = windowRange(this.state, backendNow());
     const shown = shownRange(this.state, backendNow());
-    const step = stepOf(around);
+    const step = stepOf(whole);
     const [answer, points] = await Promise.all([
-      fetchFlame({ type, query, ...shown }, signal),
-      fetchSeries({ type, query, ...around, step }, signal),
+      fetchFlame({ type, query, span, ...shown }, signal),
+      fetchSeries({ type, query, ...whole, step }, signal),
     ]);
-    this.timeline.setData(points, around, step, unitOf(type));
+    this.timeline.setData(points, whole, step, unitOf(type));
     this.timeline.setSelection(this.state.selection);
     this.#showRange(shown);
     if (answer.total > 0 && answer.levels?.length) this.#showFlame(buildFlame(answer));
@@ -221,15 +207,18 @@ export class Explore {
 
   #showFlame(flame) {
     this.#wished = false;
-    this.view.setFlame(flame, this.state.zoom);
-    this.#describe();
-    showStatus(this.status);
+    this.#showGraph(() => this.graph.show(flame, this.state));
     this.view.setState("ready");
   }
 
+  /** Draws by `draw`, and says it when the function that is asked for isn't there. */
+  #showGraph(draw) {
+    const missing = !draw() && this.state.around;
+    showStatus(this.status, missing ? missingFunction(this.state.around, () => this.around({ name: "", file: "" })) : [], missing);
+  }
+
   #showEmpty(from, until) {
-    this.view.clear();
-    this.#describe();
+    this.graph.clear();
     this.timeline.setSelection(this.state.selection);
     if (!this.#types.length) showStatus(this.status, firstRun());
     else {
@@ -250,40 +239,10 @@ export class Explore {
 
   /** A graph that only got no news stays under the message; one that was left by a wish goes. */
   #fail(error) {
-    const over = Boolean(!this.#wished && this.view.flame);
-    if (!over) {
-      this.view.clear();
-      this.#describe();
-    }
+    const over = !this.#wished && this.graph.shown;
+    if (!over) this.graph.clear();
     showStatus(this.status, failure(error, () => this.reload(), over), over);
     this.view.setState("error");
-  }
-
-  /** All that follows from the graph and its zoom. */
-  #describe() {
-    const { flame, zoom } = this.view;
-    this.#applySearch();
-    showCrumbs(this.crumbs, flame, zoom, (bar) => this.view.zoomTo(bar));
-    this.functions = flame ? functionsOf(flame, zoom) : [];
-    showLegend(this.legend, flame ? kindsOf(this.functions, flame) : {}, this.palette);
-    this.#fillTable();
-  }
-
-  #fillTable() {
-    const { flame, colours } = this.view;
-    this.table.setData(flame ? { functions: this.functions, flame, colours, matches: this.#found?.names ?? null } : null);
-  }
-
-  #applySearch() {
-    const { flame, zoom } = this.view;
-    this.#found = flame ? searchFlame(flame, this.state.search, zoom) : null;
-    this.view.setMatches(this.#found?.names ?? null);
-    this.found.textContent = this.#found ? this.#foundWords(flame) : "";
-  }
-
-  #foundWords(flame) {
-    const { bars, value } = this.#found;
-    return bars.length ? `${formatShare(value, flame.total[this.view.zoom])} · ${bars.length.toLocaleString("en")}` : "no match";
   }
 
   #showState() {
@@ -292,6 +251,8 @@ export class Explore {
     document.title = `${titleOf(this.state.type) || "Explore"}${this.#service()} · otelprof`;
     this.#showFeed();
     this.#showExports();
+    const { type, query, from, until } = Object.fromEntries(new URLSearchParams(formatState(this.state)));
+    showPages({ type, query, from, until });
   }
 
   #service() {

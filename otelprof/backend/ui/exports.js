@@ -1,15 +1,18 @@
 /**
- * The export menu: the SVG is made here, the other formats come from the backend; a refusal is said, not saved as a file.
+ * The export menu: SVG and PNG are made here, the other formats come from the backend; a refusal is said, not saved as a file.
  */
 import { exportUrl, fetchFile } from "./api.js";
+import { save } from "./downloads.js";
 
-const KEPT = 10_000;
-
-/** Connects the menu; `svg()` gives the document or null, `refused(error)` is told what went wrong. */
-export function listenExports({ svg, refused }) {
+/** Connects the menu; `svg()` gives a document, `png()` a promise of a picture, or null; `refused(error)` is told what went wrong. */
+export function listenExports({ svg, png, refused }) {
   document.querySelector("[data-export=svg]").addEventListener("click", () => {
     const text = svg();
     if (text) save(new Blob([text], { type: "image/svg+xml" }), "otelprof-flamegraph.svg");
+  });
+  document.querySelector("[data-export=png]").addEventListener("click", async () => {
+    const picture = await png();
+    if (picture) save(picture, "otelprof-flamegraph.png");
   });
   for (const link of document.querySelectorAll("a[data-export]")) {
     link.addEventListener("click", (event) => {
@@ -22,12 +25,4 @@ export function listenExports({ svg, refused }) {
 /** Lets the links point at what is shown: {type, query, from, until}. */
 export function showExports(shown) {
   for (const link of document.querySelectorAll("a[data-export]")) link.href = exportUrl(link.dataset.export, shown);
-}
-
-function save(blob, name) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(blob);
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), KEPT);
 }

@@ -25,9 +25,15 @@ export function fitCanvas(canvas, width, height) {
   return true;
 }
 
+/** Where a row begins in a drawing of a height: from the top, or from the bottom when it is flipped. */
+export function topOf(row, { flipped, full }) {
+  return flipped ? full - (row + 1) * ROW : row * ROW;
+}
+
 /**
- * Draws a scene: {flame, layout, colours, palette, width, height, scroll, zoomRow, matches, hover, focus}.
- * `matches` is null or a mask over names; `hover` and `focus` are numbers of bars or -1; rows above `zoomRow` are ancestors.
+ * Draws a scene: {flame, layout, fill, palette, width, height, scroll, flipped, full, zoomRow, matches, hover, focus}.
+ * `fill(bar)` is a colour, `full` the height of all rows; `matches` is null or a mask over names; `hover` and `focus` are
+ * numbers of bars or -1; rows above `zoomRow` are ancestors.
  */
 export function drawFlame(canvas, scene) {
   const ratio = canvas.width / scene.width;
@@ -36,14 +42,18 @@ export function drawFlame(canvas, scene) {
   paint.clearRect(0, 0, scene.width, scene.height);
   paint.font = `${FONT_SIZE}px ${scene.palette.font}`;
   paint.textBaseline = "middle";
-  const first = Math.max(0, Math.floor(scene.scroll / ROW));
-  const last = Math.min(scene.layout.levels - 1, Math.floor((scene.scroll + scene.height) / ROW));
+  const [first, last] = visibleRows(scene);
   for (let row = first; row <= last; row++) drawRow(paint, scene, row);
+}
+
+function visibleRows({ scroll, height, flipped, full, layout }) {
+  const begin = flipped ? full - scroll - height : scroll;
+  return [Math.max(0, Math.floor(begin / ROW)), Math.min(layout.levels - 1, Math.floor((begin + height) / ROW))];
 }
 
 function drawRow(paint, scene, row) {
   const { rows } = scene.layout;
-  const top = row * ROW - scene.scroll;
+  const top = topOf(row, scene) - scene.scroll;
   paint.globalAlpha = row < scene.zoomRow ? 0.55 : 1;
   for (let box = rows[row]; box < rows[row + 1]; box++) drawBox(paint, scene, box, top);
   paint.globalAlpha = 1;
@@ -61,7 +71,7 @@ function drawBox(paint, scene, box, top) {
   const name = flame.name[bar];
   const faint = scene.matches !== null && !scene.matches[name];
   const inner = width > 3 ? width - 1 : width * 0.8;
-  paint.fillStyle = faint ? palette.faint : scene.colours[name];
+  paint.fillStyle = faint ? palette.faint : scene.fill(bar);
   fillBox(paint, x, top, inner);
   if (bar === scene.hover || bar === scene.focus) outline(paint, scene, bar, { x, top, inner });
   if (inner < NARROWEST_TEXT) return;

@@ -1,6 +1,10 @@
 /**
- * Pointer and keys on the flame graph: hover, click to zoom, arrows to walk, Enter to zoom, Escape to come back.
+ * Pointer and keys on the flame graph: hover, click to zoom, arrows to walk, Enter to zoom, Escape to come back; a right click,
+ * the menu key or Shift+F10 ask for what can be done with a bar, and so do the letters of LETTERS.
  */
+
+/** Letters and what they do with the marked bar. */
+const LETTERS = { c: "copy", s: "around" };
 
 /** Connects a FlameView's element to its movements. */
 export function listen(view) {
@@ -10,6 +14,7 @@ export function listen(view) {
   element.addEventListener("wheel", () => view.hoverAt(null), { passive: true });
   element.addEventListener("blur", () => view.hoverAt(null));
   element.addEventListener("click", (event) => click(view, event));
+  element.addEventListener("contextmenu", (event) => menu(view, event));
   element.addEventListener("keydown", (event) => key(view, event));
 }
 
@@ -29,9 +34,21 @@ function click(view, event) {
   view.hoverAt(null);
 }
 
+/** The menu key comes as a contextmenu event without a pointer. */
+function menu(view, event) {
+  const marked = view.focus >= 0 ? view.spotOf(view.focus) : null;
+  const spot = event.button === 2 || event.pointerType === "touch" ? view.at(event.clientX, event.clientY) : marked;
+  if (!spot || spot.merged) return;
+  event.preventDefault();
+  view.hoverAt(null);
+  view.dispatchEvent(new CustomEvent("menu", { detail: spot }));
+}
+
+const TO_CALLER = (flame, bar) => flame.parent[bar];
+const TO_CALLEE = (flame, bar) => widest(flame, bar);
 const KEYS = {
-  ArrowUp: (flame, bar) => flame.parent[bar],
-  ArrowDown: (flame, bar) => widest(flame, bar),
+  ArrowUp: (flame, bar, flipped) => (flipped ? TO_CALLEE : TO_CALLER)(flame, bar),
+  ArrowDown: (flame, bar, flipped) => (flipped ? TO_CALLER : TO_CALLEE)(flame, bar),
   ArrowLeft: (flame, bar) => sibling(flame, bar, -1),
   ArrowRight: (flame, bar) => sibling(flame, bar, 1),
 };
@@ -43,7 +60,7 @@ function key(view, event) {
 
 function walk(view, name) {
   if (!KEYS[name]) return false;
-  const bar = view.focus < 0 ? view.zoom : KEYS[name](view.flame, view.focus);
+  const bar = view.focus < 0 ? view.zoom : KEYS[name](view.flame, view.focus, view.flipped);
   if (bar >= 0) view.focusOn(bar);
   return true;
 }
@@ -52,6 +69,7 @@ function act(view, name) {
   if (name === "Enter" && view.focus >= 0) view.zoomTo(view.focus);
   else if (name === "Escape") escape(view);
   else if (name === "Home") view.zoomTo(0);
+  else if (LETTERS[name] && view.focus > 0) view.dispatchEvent(new CustomEvent(LETTERS[name], { detail: view.focus }));
   else return false;
   return true;
 }

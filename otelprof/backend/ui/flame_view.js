@@ -2,14 +2,17 @@
  * The flame graph on the page: keeps data, view and marks together, moves between them and paints.
  *
  * Says what it shows in the data attributes of its element (state, total, frames, depth, other) and tells its owner about
- * zooms and hovers by events: `zoom` (detail: bar), `hover` (detail: {box, bar, merged, value, x, y} or null).
+ * its marks by events: `zoom` (detail: bar), `hover` (detail: {box, bar, merged, value, x, y} or null), `mark` (the keys' bar), and
+ * what `flame_input.js` asks for: `menu` (detail: as for hover), `copy` and `around` (detail: bar).
  */
 import { ancestors, findPath, levelOf } from "./flame_data.js";
-import { drawFlame, fitCanvas, ROW } from "./flame_draw.js";
+import { drawFlame, fitCanvas, ROW, topOf } from "./flame_draw.js";
 import { boxAt, boxOf, layOut, viewOf } from "./flame_layout.js";
 import { between, Motion, moved, placesOf } from "./motion.js";
-import { coloursOf } from "./palette.js";
+import { coloursOf, fillOf } from "./palette.js";
 
+/** Pixels below the last row. */
+const SPARE = 4;
 const NOTHING = { levels: 0, rows: [0], x: [], width: [], bar: [], merged: [], value: [], frames: 0, other: 0 };
 
 export class FlameView extends EventTarget {
@@ -18,6 +21,8 @@ export class FlameView extends EventTarget {
   #motion = new Motion();
   #palette;
   #colours = [];
+  #fill = () => "";
+  #flipped = false;
   #shown = NOTHING;
   #asked = false;
   #lineage = [];
@@ -46,6 +51,23 @@ export class FlameView extends EventTarget {
     return this.#colours;
   }
 
+  /** What fills a bar, by its number. */
+  get fill() {
+    return this.#fill;
+  }
+
+  /** True while the root stands at the bottom. */
+  get flipped() {
+    return this.#flipped;
+  }
+
+  set flipped(flipped) {
+    if (flipped === this.#flipped) return;
+    this.#flipped = flipped;
+    this.element.scrollTop = flipped ? this.#full : 0;
+    this.paint();
+  }
+
   /** Width of the drawing in CSS pixels. */
   get width() {
     return Math.max(1, this.element.clientWidth);
@@ -65,7 +87,7 @@ export class FlameView extends EventTarget {
     this.zoom = wanted.map((path) => findPath(flame, path)).find((bar) => bar > 0) ?? 0;
     this.focus = focus ? findPath(flame, focus) || -1 : -1;
     this.hover = -1;
-    this.#colours = coloursOf(this.#palette, flame);
+    this.#colour();
     this.#remember();
     this.#arrange();
     this.#motion.run((t) => this.#show(places && t < 1 ? moved(flame, this.layout, places, t) : this.layout));
@@ -85,7 +107,7 @@ export class FlameView extends EventTarget {
 
   setPalette(palette) {
     this.#palette = palette;
-    if (this.flame) this.#colours = coloursOf(palette, this.flame);
+    if (this.flame) this.#colour();
     this.paint();
   }
 
@@ -118,12 +140,13 @@ export class FlameView extends EventTarget {
     this.focus = bar;
     this.reveal(bar);
     this.paint();
-    this.dispatchEvent(new CustomEvent("hover", { detail: this.#spotOf(bar) }));
+    this.dispatchEvent(new CustomEvent("hover", { detail: this.spotOf(bar) }));
+    this.dispatchEvent(new CustomEvent("mark", { detail: bar }));
   }
 
   /** Scrolls so that a bar's row can be seen. */
   reveal(bar) {
-    const top = levelOf(this.flame, bar) * ROW;
+    const top = this.#topOf(levelOf(this.flame, bar));
     const { scrollTop, clientHeight } = this.element;
     if (top < scrollTop) this.element.scrollTop = Math.max(0, top - ROW);
     else if (top + 2 * ROW > scrollTop + clientHeight) this.element.scrollTop = top + 2 * ROW - clientHeight;
@@ -132,7 +155,8 @@ export class FlameView extends EventTarget {
   /** What stands at a point of the window, or null. */
   at(clientX, clientY) {
     const edge = this.element.getBoundingClientRect();
-    const row = Math.floor((clientY - edge.top + this.element.scrollTop) / ROW);
+    const y = clientY - edge.top + this.element.scrollTop;
+    const row = Math.floor((this.#flipped ? this.#full - y : y) / ROW);
     const box = this.flame ? boxAt(this.layout, row, clientX - edge.left) : -1;
     if (box < 0) return null;
     const { bar, merged, value } = this.layout;
@@ -163,9 +187,25 @@ export class FlameView extends EventTarget {
   }
 
   #arrange() {
+    const fromBottom = this.#full - this.element.scrollTop;
     this.layout = layOut(this.flame, viewOf(this.flame, this.zoom), this.width);
-    this.#space.style.height = `${this.layout.levels * ROW + 4}px`;
+    this.#space.style.height = `${this.layout.levels * ROW + SPARE}px`;
+    if (this.#flipped) this.element.scrollTop = this.#full - fromBottom;
     this.#describe();
+  }
+
+  /** Height of all rows, at least that of the element: what is flipped stands on its lower edge. */
+  get #full() {
+    return Math.max(this.layout.levels * ROW + SPARE, this.element.clientHeight);
+  }
+
+  #topOf(row) {
+    return topOf(row, { flipped: this.#flipped, full: this.#full });
+  }
+
+  #colour() {
+    this.#colours = coloursOf(this.#palette, this.flame);
+    this.#fill = fillOf(this.#palette, this.flame, this.#colours);
   }
 
   #show(layout) {
@@ -179,8 +219,8 @@ export class FlameView extends EventTarget {
     const width = this.width;
     fitCanvas(this.#canvas, width, Math.max(1, clientHeight));
     drawFlame(this.#canvas, {
-      flame: this.flame, layout: this.#shown, colours: this.#colours, palette: this.#palette, width, height: clientHeight,
-      scroll: scrollTop, zoomRow: this.flame ? levelOf(this.flame, this.zoom) : 0, matches: this.matches,
+      flame: this.flame, layout: this.#shown, fill: this.#fill, palette: this.#palette, width, height: clientHeight,
+      scroll: scrollTop, flipped: this.#flipped, full: this.#full, zoomRow: this.flame ? levelOf(this.flame, this.zoom) : 0, matches: this.matches,
       hover: this.hover, focus: this.focus,
     });
   }
@@ -204,13 +244,14 @@ export class FlameView extends EventTarget {
     return wide ?? bar;
   }
 
-  #spotOf(bar) {
+  /** Where a bar is shown, as `at` says it, or null. */
+  spotOf(bar) {
     const row = levelOf(this.flame, bar);
     const box = boxOf(this.layout, row, bar);
     if (box < 0) return null;
     const edge = this.element.getBoundingClientRect();
     const middle = this.layout.x[box] + Math.min(this.layout.width[box] / 2, 120);
-    const y = edge.top + (row + 1) * ROW - this.element.scrollTop;
+    const y = edge.top + this.#topOf(row) + ROW - this.element.scrollTop;
     return { box, bar, merged: 0, value: this.layout.value[box], x: edge.left + middle, y };
   }
 }

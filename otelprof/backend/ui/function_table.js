@@ -1,8 +1,9 @@
 /**
  * The table of functions beside the flame graph: self and total, sorted by either; a click marks the function in the graph.
  *
- * Events: `pick` (detail: a name).
+ * Events: `pick` (detail: a name), `around` (detail: {name, file}: its callers and callees are wished).
  */
+import { placeOf } from "./flame_data.js";
 import { sortFunctions } from "./functions.js";
 import { formatShare, formatValue } from "./units.js";
 
@@ -44,7 +45,12 @@ export class FunctionTable extends EventTarget {
     while (this.#body.rows.length > shown.length) this.#body.deleteRow(-1);
     while (this.#body.rows.length < shown.length) this.#body.append(emptyRow());
     shown.forEach((entry, i) => fillRow(this.#body.rows[i], entry, this.#data, this.#part(entry)));
-    this.#more.textContent = rows.length > MOST_ROWS ? `and ${(rows.length - MOST_ROWS).toLocaleString("en")} more: search for them` : "";
+    this.#more.textContent = this.#words(rows.length);
+  }
+
+  #words(rows) {
+    if (rows > MOST_ROWS) return `and ${(rows - MOST_ROWS).toLocaleString("en")} more: search for them`;
+    return this.#data && !rows ? "no functions below this one" : "";
   }
 
   /** Length of a row's bar in percent. */
@@ -60,8 +66,10 @@ export class FunctionTable extends EventTarget {
   }
 
   #pick(target) {
-    const name = target.closest("tr")?.dataset.name;
-    if (name !== undefined) this.dispatchEvent(new CustomEvent("pick", { detail: name }));
+    const { name, file } = target.closest("tr")?.dataset ?? {};
+    if (name === undefined || !target.closest("button")) return;
+    const around = target.closest(".row-around");
+    this.dispatchEvent(around ? new CustomEvent("around", { detail: { name, file } }) : new CustomEvent("pick", { detail: name }));
   }
 }
 
@@ -71,7 +79,7 @@ function emptyRow() {
   button.type = "button";
   button.append(...["i", "span", "small"].map((tag) => document.createElement(tag)));
   button.firstChild.className = "swatch";
-  row.insertCell().append(button);
+  row.insertCell().append(button, aroundButton());
   for (const key of ["self", "total"]) {
     const cell = row.insertCell();
     cell.className = key;
@@ -80,9 +88,20 @@ function emptyRow() {
   return row;
 }
 
+function aroundButton() {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "row-around";
+  button.title = "Callers and callees";
+  button.textContent = "⇅";
+  return button;
+}
+
 function fillRow(row, { name, self, total }, { flame, colours }, part) {
   const button = row.cells[0].firstChild;
   row.dataset.name = flame.names[name];
+  row.dataset.file = placeOf(flame.files[name]);
+  row.cells[0].lastChild.setAttribute("aria-label", `Callers and callees of ${flame.names[name].slice(0, 200)}`);
   button.title = [flame.names[name], flame.files[name]].filter(Boolean).join("\n").slice(0, 1000);
   button.firstChild.style.background = colours[name];
   button.children[1].textContent = flame.names[name].slice(0, 300) || "[unnamed]";

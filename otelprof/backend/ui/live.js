@@ -1,34 +1,54 @@
 /**
  * News from the backend (`/api/v1/live`, server-sent events) and the pace at which the page follows them.
+ *
+ * The stream is read with fetch: an EventSource can't send a token.
  */
+import { openNews } from "./api.js";
 
-const AGAIN_AFTER = 5000;
+const AGAIN_AFTER = 3000;
+const LONGEST_LINE = 10_000;
 
 /** Tells `data` (something was stored) and `status` (detail: live, lost). */
 export class LiveFeed extends EventTarget {
-  #source = null;
+  #abort = null;
   #timer = 0;
 
   start() {
-    if (this.#source) return;
+    if (this.#abort) return;
     clearTimeout(this.#timer);
-    this.#source = new EventSource("/api/v1/live");
-    this.#source.addEventListener("open", () => this.#say("live"));
-    this.#source.addEventListener("error", () => this.#lost());
-    this.#source.addEventListener("data", () => this.dispatchEvent(new Event("data")));
+    this.#abort = new AbortController();
+    this.#follow(this.#abort.signal);
   }
 
   stop() {
     clearTimeout(this.#timer);
-    this.#source?.close();
-    this.#source = null;
+    this.#abort?.abort();
+    this.#abort = null;
   }
 
-  /** The browser tries again by itself, except where the server refused. */
+  async #follow(signal) {
+    try {
+      const news = await openNews(signal);
+      this.#say("live");
+      await this.#read(news.pipeThrough(new TextDecoderStream()).getReader());
+    } catch {
+      // Silence and refusals end alike: it is said, and tried again.
+    }
+    if (!signal.aborted) this.#lost();
+  }
+
+  async #read(reader) {
+    let rest = "";
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      const lines = `${rest}${part.value}`.split("\n");
+      rest = lines.pop().slice(-LONGEST_LINE);
+      if (lines.some((line) => line.startsWith("data:"))) this.dispatchEvent(new Event("data"));
+    }
+  }
+
   #lost() {
-    this.#say("lost");
-    if (this.#source?.readyState !== EventSource.CLOSED) return;
     this.stop();
+    this.#say("lost");
     this.#timer = setTimeout(() => this.start(), AGAIN_AFTER);
   }
 

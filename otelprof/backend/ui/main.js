@@ -1,14 +1,19 @@
 /**
  * Entry of the page: makes the parts, connects them and starts.
  */
+import { backendNow } from "./api.js";
+import { BarMenu } from "./bar_menu.js";
 import { listenControls } from "./controls.js";
 import { Explore } from "./explore.js";
 import { listenExports } from "./exports.js";
 import { listen } from "./flame_input.js";
 import { FlameView } from "./flame_view.js";
 import { FunctionTable } from "./function_table.js";
+import { Graph } from "./graph.js";
+import { LabelInput } from "./label_input.js";
 import { LiveFeed } from "./live.js";
 import { readPalette } from "./palette.js";
+import { windowRange } from "./state.js";
 import { Timeline } from "./timeline.js";
 import { Tooltip } from "./tooltip.js";
 
@@ -16,32 +21,46 @@ const TICK = 5000;
 const element = (id) => document.getElementById(id);
 const currentPalette = () => readPalette(getComputedStyle(document.documentElement));
 
-function makeParts() {
+function makeGraph() {
   const palette = currentPalette();
-  return {
+  return new Graph({
     palette,
     view: new FlameView(document.querySelector("[data-testid=flamegraph]"), palette),
-    timeline: new Timeline(element("timeline"), element("time-note")),
+    callers: new FlameView(element("callers"), palette),
     tooltip: new Tooltip(document.querySelector("[role=tooltip]")),
     table: new FunctionTable(element("functions")),
+    menu: new BarMenu(),
+    head: element("function-head"), found: element("found"), crumbs: element("crumbs"), legend: element("legend"),
+    losses: element("losses"),
+  });
+}
+
+function makeParts() {
+  const graph = makeGraph();
+  return {
+    graph,
+    view: graph.view,
+    timeline: new Timeline(element("timeline"), element("time-note")),
     feed: new LiveFeed(),
     status: document.querySelector("[role=status]"),
-    search: element("search"), found: element("found"), crumbs: element("crumbs"), legend: element("legend"),
-    title: element("title"), range: element("range"),
+    search: element("search"), title: element("title"), range: element("range"),
   };
 }
 
 function connect(page) {
-  listen(page.view);
+  const { graph } = page;
+  listen(graph.view);
+  listen(graph.callers);
+  new LabelInput(element("query"), () => windowRange(page.state, backendNow()));
   listenControls({ state: () => page.state, change: (patch) => page.change(patch), toggleLive: () => page.toggleLive() });
-  page.view.addEventListener("zoom", ({ detail }) => page.zoomed(detail));
-  page.view.addEventListener("hover", ({ detail }) => page.hovered(detail));
+  graph.addEventListener("zoom", ({ detail }) => page.zoomed(detail));
+  graph.addEventListener("around", ({ detail }) => page.around(detail));
+  graph.addEventListener("search", ({ detail }) => page.searchFor(page.search.value === detail ? "" : detail));
   page.timeline.addEventListener("select", ({ detail }) => page.select(detail));
   page.timeline.addEventListener("widen", ({ detail }) => page.widen(detail));
-  page.table.addEventListener("pick", ({ detail }) => pick(page, detail));
   page.feed.addEventListener("data", () => page.news());
   page.feed.addEventListener("status", ({ detail }) => page.feedChanged(detail));
-  listenExports({ svg: () => page.svg(), refused: (error) => page.say(error) });
+  listenExports({ svg: () => graph.svg(page.words), png: () => graph.png(page.words), refused: (error) => page.say(error) });
   listenSearch(page);
   listenWindow(page);
 }
@@ -49,21 +68,14 @@ function connect(page) {
 function listenSearch(page) {
   page.search.addEventListener("input", () => page.searchFor(page.search.value));
   page.search.addEventListener("keydown", (event) => {
-    if (event.key === "Enter") page.nextMatch(event.shiftKey ? -1 : 1);
+    if (event.key === "Enter") page.graph.nextMatch(event.shiftKey ? -1 : 1);
     if (event.key === "Escape") leaveSearch(page);
   });
 }
 
 function leaveSearch(page) {
-  page.search.value = "";
   page.searchFor("");
   page.view.element.focus({ preventScroll: true });
-}
-
-/** A click in the table searches for the name, a second one lets go. */
-function pick(page, name) {
-  page.search.value = page.search.value === name ? "" : name;
-  page.searchFor(page.search.value);
 }
 
 function listenWindow(page) {

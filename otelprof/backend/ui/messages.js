@@ -1,6 +1,7 @@
 /**
  * What the page says when there is no graph: nothing stored yet, an empty range, a refusal, a backend that is away.
  */
+import { hasToken, setToken } from "./api.js";
 import { titleOf } from "./profile_types.js";
 import { formatTime } from "./units.js";
 
@@ -44,14 +45,41 @@ function chip(entry, current, jump) {
   return button;
 }
 
-/** A refusal or silence of the backend; `again` tries once more, `brief` leaves the heading out. */
+/** A refusal or silence of the backend; `again` tries once more, `brief` leaves the heading out. 401 asks for a token. */
 export function failure(error, again, brief) {
+  if (error.status === 401) return tokenForm(again, brief);
   const button = make("button", "Try again");
   button.type = "button";
   button.className = "button";
   button.addEventListener("click", again);
   const lines = [make("p", error.message), button];
   return brief ? lines : [make("h2", "This profile can't be shown"), ...lines];
+}
+
+function tokenForm(again, brief) {
+  const form = make("form", "");
+  const [label, input, button] = [make("label", "Token"), make("input", ""), make("button", "Continue")];
+  Object.assign(input, { type: "password", required: true, autocomplete: "off", name: "token" });
+  button.className = "button primary";
+  label.append(input);
+  form.append(label, button);
+  form.className = "token";
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    setToken(input.value.trim());
+    again();
+  });
+  const words = make("p", hasToken() ? "This token isn't accepted." : "This backend asks for a token. It is kept for this tab only.");
+  return brief ? [words, form] : [make("h2", "Who asks?"), words, form];
+}
+
+/** The function whose callers and callees are asked for isn't in what is loaded. */
+export function missingFunction(name, back) {
+  const button = make("button", "Back to the whole graph");
+  button.type = "button";
+  button.className = "button";
+  button.addEventListener("click", back);
+  return [make("p", `${name.slice(0, 200)} isn't in this profile as it is shown`), button];
 }
 
 /** Shows lines in the status, or nothing; `over` lays them over a graph that stays. */

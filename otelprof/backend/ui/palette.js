@@ -7,6 +7,8 @@ import { hashText } from "./flame_data.js";
 /** Kinds with their words for the legend, in its order. */
 export const KINDS = { python: "Python", native: "Native", kernel: "Linux kernel", cuda: "CUDA", mark: "Marks", other: "Other" };
 const SHADES = [-5, -3, -1, 1, 3, 5];
+const STRONG_CHANGE = 0.1;
+const CHANGE_STEPS = 8;
 
 /** The palette of a theme; `style` is the computed style of the document's root. */
 export function readPalette(style) {
@@ -14,6 +16,7 @@ export function readPalette(style) {
   const shades = Object.fromEntries(Object.keys(KINDS).map((kind) => [kind, shadesOf(value(`--kind-${kind}`))]));
   return {
     shades,
+    changes: { less: rampOf(value("--same"), value("--less")), more: rampOf(value("--same"), value("--more")) },
     text: value("--frame-text"),
     faint: value("--frame-faint"),
     faintText: value("--frame-faint-text"),
@@ -21,6 +24,7 @@ export function readPalette(style) {
     hover: value("--frame-hover"),
     focus: value("--frame-focus"),
     paper: value("--paper"),
+    ink: value("--ink"),
     font: value("--sans"),
   };
 }
@@ -36,8 +40,35 @@ export function coloursOf(palette, flame) {
   return flame.names.map((_, name) => colourOf(palette, flame, name));
 }
 
+/**
+ * What fills a bar: the colour of its name or, in a difference (`flame.change`: how much a bar's share grew, in parts of the
+ * whole), blue for less and red for more, the stronger the more changed.
+ */
+export function fillOf(palette, flame, colours) {
+  if (!flame.change) return (bar) => colours[flame.name[bar]];
+  return (bar) => changeColour(palette, flame.change[bar]);
+}
+
+/** The colour of a change of share: a tenth of the whole and more has the full one. */
+export function changeColour({ changes }, change) {
+  const strength = Math.min(1, Math.sqrt(Math.abs(change) / STRONG_CHANGE));
+  const shades = change < 0 ? changes.less : changes.more;
+  return shades[Math.round(strength * (shades.length - 1))];
+}
+
+const numbers = (token) => token.split(/\s+/).map(parseFloat);
+
+/** Colours from grey to one that says "changed"; the hue is that of the end. */
+function rampOf(from, to) {
+  const [[, paleSaturation, paleLightness], [hue, saturation, lightness]] = [numbers(from), numbers(to)];
+  return Array.from({ length: CHANGE_STEPS }, (_, i) => {
+    const t = i / (CHANGE_STEPS - 1);
+    return hex(hue, (paleSaturation + (saturation - paleSaturation) * t) / 100, (paleLightness + (lightness - paleLightness) * t) / 100);
+  });
+}
+
 function shadesOf(token) {
-  const [hue, saturation, lightness] = token.split(/\s+/).map(parseFloat);
+  const [hue, saturation, lightness] = numbers(token);
   return SHADES.map((shift) => hex(hue + shift, saturation / 100, (lightness + shift * 0.8) / 100));
 }
 

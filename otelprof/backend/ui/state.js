@@ -4,7 +4,8 @@
  *
  * `window` is the span of the time line, `selection` the part of it that the flame graph shows (null: all of it).  With a
  * selection `from` and `until` are the selection and `window` has the span of the time line, so that from and until always
- * are what the flame graph shows.
+ * are what the flame graph shows.  `around` is the function whose callers and callees are shown, `file` where it stands;
+ * `span` is the one span whose samples are shown.
  */
 
 export const SPANS = { "1m": 60e3, "5m": 300e3, "15m": 900e3, "1h": 3600e3, "6h": 21_600e3, "24h": 86_400e3 };
@@ -12,6 +13,8 @@ const DEFAULT_SPAN = SPANS["5m"];
 const LONGEST = 3660 * 86_400e3;
 const UNITS = { s: 1e3, m: 60e3, h: 3600e3, d: 86_400e3 };
 const PANES = ["both", "flame", "table"];
+/** What may be on or off: fold to Python, fold recursion, leaf first, root at the bottom. */
+export const FLAGS = ["python", "recursion", "invert", "flip"];
 
 /** A window that ends now and moves on. */
 export const live = (span) => ({ live: true, span });
@@ -32,6 +35,10 @@ export function parseState(search) {
     search: params.get("search") ?? "",
     zoom: /^[0-9a-f]{1,8}$/.test(params.get("zoom") ?? "") ? parseInt(params.get("zoom"), 16) : 0,
     pane: PANES.includes(params.get("pane")) ? params.get("pane") : "both",
+    around: params.get("around") ?? "",
+    file: params.get("file") ?? "",
+    span: /^[0-9a-f]{16}$/.test(params.get("span") ?? "") ? params.get("span") : "",
+    ...Object.fromEntries(FLAGS.map((flag) => [flag, params.get(flag) === "1"])),
   };
 }
 
@@ -47,6 +54,8 @@ export function formatState(state) {
   if (state.search) params.set("search", state.search);
   if (state.zoom) params.set("zoom", state.zoom.toString(16));
   if (state.pane !== "both") params.set("pane", state.pane);
+  for (const key of ["around", "file", "span"]) if (state[key]) params.set(key, state[key]);
+  for (const flag of FLAGS) if (state[flag]) params.set(flag, "1");
   return `?${params}`;
 }
 

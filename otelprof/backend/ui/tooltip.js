@@ -41,7 +41,7 @@ function barLines({ bar }, flame, zoom, colours) {
   const lines = [line("tip-name", flame.names[name].slice(0, LONGEST) || "[unnamed]")];
   if (kind || flame.files[name]) lines.push(originLine(KINDS[kind] ?? kind, flame.files[name], colours[name]));
   lines.push(valueLine("Total", flame.total[bar], flame));
-  lines.push(valueLine("Self", flame.self[bar], flame));
+  if (!flame.leafFirst) lines.push(valueLine("Self", flame.self[bar], flame));
   if (zoom > 0) lines.push(row("tip-value", "Of zoom", "", formatShare(flame.total[bar], flame.total[zoom])));
   return lines;
 }

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { defaultType, groupOf, sortTypes, titleOf, unitOf } from "../../../otelprof/backend/ui/profile_types.js";
-import { selectorOf, serviceOf, withService } from "../../../otelprof/backend/ui/selector.js";
+import { complete, completionAt, selectorOf, serviceOf, withService } from "../../../otelprof/backend/ui/selector.js";
 import { fixed, formatState, isOpen, live, parseState, shownRange, windowRange } from "../../../otelprof/backend/ui/state.js";
 import { bucketsOf, stepOf, ticksOf } from "../../../otelprof/backend/ui/time_axis.js";
 import { formatShare, formatSpan, formatValue } from "../../../otelprof/backend/ui/units.js";
@@ -33,7 +33,31 @@ test("a state survives its address", () => {
     { type: "T", query: "{}", window: live(3600e3), selection: { from: 10, until: 20 }, search: "x y", zoom: 4294967295, pane: "flame" },
     { type: "T", query: "{}", window: fixed(5, 50), selection: { from: 10, until: 20 }, search: "", zoom: 1, pane: "table" },
   ];
-  for (const state of states) assert.deepEqual(parseState(formatState(state)), state);
+  const plain = { around: "", file: "", span: "", python: false, recursion: false, invert: false, flip: false };
+  const shaped = { around: "a & b", file: "x.py", span: "00f067aa0ba902b7", python: true, recursion: true, invert: true, flip: true };
+  for (const shape of [plain, shaped]) {
+    for (const state of states) assert.deepEqual(parseState(formatState({ ...state, ...shape })), { ...state, ...shape });
+  }
+});
+
+test("a selector is completed where the caret stands", () => {
+  const at = (text) => {
+    const found = completionAt(text, text.length);
+    return found && [found.kind, found.label, found.typed];
+  };
+  assert.deepEqual(at("{"), ["name", "", ""]);
+  assert.deepEqual(at('{a="b,{", serv'), ["name", "", "serv"]);
+  assert.deepEqual(at('{pod=~"x-'), ["value", "pod", "x-"]);
+  assert.deepEqual(at("{pod="), ["value", "pod", ""]);
+  assert.equal(at('{pod="x" '), null);
+});
+
+test("a completed selector can be sent", () => {
+  const take = (text, choice) => complete(text, text.length, completionAt(text, text.length), choice).text;
+  assert.equal(take("{po", "pod"), "{pod=}");
+  assert.equal(take('{a="1", pod="x', 'x"1'), '{a="1", pod="x\\"1"}');
+  assert.equal(take("", "pod"), "{pod=}");
+  assert.equal(complete('{pod=x}', 6, completionAt("{pod=x}", 6), "xy").text, '{pod="xy"}');
 });
 
 test("from and until in the address are what the flame graph shows", () => {
