@@ -19,6 +19,7 @@ enum {
     PERTURB_SHIFT = 5,    /* Objects/dictobject.c */
     DIGIT_BITS = 30,      /* PyLong_SHIFT */
     DIGIT_LIMIT = 5,      /* digits of 128 bits */
+    SPAN_DIGITS = 3,      /* of 64 bits */
     NOT_HASHED = -1,
 };
 
@@ -366,16 +367,32 @@ static __always_inline int step_object(struct span_walk *walk) {
 
 /* --- its ids ----------------------------------------------------------------------------------------------- */
 
-/* A positive int of at most `limit` digits: its digits, the rest 0. 1 when it is none. */
-static __always_inline int read_digits(const struct span_walk *walk, u64 number, u32 *digits, u32 limit) {
-    u64 head[2] = {}; /* ob_type, and ob_size (to 3.11) or lv_tag: digits << 3 | sign, 0 for a positive one */
-    u32 header = walk->layout.header;
-    if (read_user(head, sizeof(head), number + header - 8) || head[0] != walk->layout.int_type)
+/* The head of an int and its digits: ob_type, and ob_size (to 3.11) or lv_tag: digits << 3 | sign, 0 for a positive
+ * one.
+ */
+struct int_head {
+    u64 type;
+    u64 size;
+    u32 digits[8]; /* of which 128 bits use five */
+};
+
+/* A positive int of at most `limit` digits, those that it doesn't have 0. 1 when it is none. Small ints are shorter
+ * than what is read at once, but what follows them is nearly always there; else they are read as long as they are. */
+static __always_inline int read_int(const struct span_walk *walk, u64 number, struct int_head *head, u32 limit) {
+    u64 start = number + walk->layout.header - 8, body = start + 2 * sizeof(u64);
+    u32 is_tagged = walk->layout.version_minor >= 12;
+    int is_cut = read_user(head, 2 * sizeof(u64) + DIGIT_LIMIT * sizeof(u32), start);
+    if (is_cut && read_user(head, 2 * sizeof(u64), start))
         return 1;
-    u64 count = walk->layout.version_minor >= 12 ? head[1] >> 3 : head[1];
-    if (!count || count > limit || (walk->layout.version_minor >= 12 && (head[1] & 3)))
+    u64 count = is_tagged ? head->size >> 3 : head->size;
+    if (head->type != walk->layout.int_type || !count || count > limit || (is_tagged && (head->size & 3)))
         return 1;
-    return read_user(digits, (u32)(count & 7) * sizeof(*digits), number + header + 8);
+    if (is_cut && read_user(head->digits, (u32)(count & 7) * sizeof(u32), body))
+        return 1;
+    for (u32 i = 1; i < DIGIT_LIMIT; i++)
+        if (i >= count)
+            head->digits[i] = 0;
+    return 0;
 }
 
 static __always_inline u64 big_endian(u64 word) {
@@ -385,21 +402,23 @@ static __always_inline u64 big_endian(u64 word) {
 /* A SpanContext: (trace_id, span_id, …). Ids that are zero or too large are those of no span. */
 static __always_inline int step_context(struct span_walk *walk) {
     const struct span_layout *layout = &walk->layout;
-    u64 type = 0, items[2];
-    u32 trace[8] = {}, span[8] = {}; /* more than enough, for the verifier */
-    if (read_user(&type, sizeof(type), walk->at + layout->header - 8) || type != layout->span_context_type)
+    u64 head[5]; /* ob_type, ob_size, since 3.14 the hash, then the items, of which there are six */
+    struct int_head trace = {}, span = {};
+    if (read_user(head, sizeof(head), walk->at + layout->header - 8) || head[0] != layout->span_context_type)
         return end_walk(walk, SPAN_UNREADABLE);
-    if (read_user(items, sizeof(items), walk->at + layout->tuple_items))
-        return end_walk(walk, SPAN_UNREADABLE);
-    if (read_digits(walk, items[0], trace, DIGIT_LIMIT) || read_digits(walk, items[1], span, 3))
+    int has_hash = layout->tuple_items > layout->header + 8;
+    if (read_int(walk, has_hash ? head[3] : head[2], &trace, DIGIT_LIMIT) ||
+        read_int(walk, has_hash ? head[4] : head[3], &span, SPAN_DIGITS))
         return end_walk(walk, SPAN_NONE);
-    if (trace[4] >> 8 || span[2] >> 4)
+    if (trace.digits[4] >> 8 || span.digits[2] >> 4)
         return end_walk(walk, SPAN_NONE);
-    u64 low = trace[0] | (u64)trace[1] << DIGIT_BITS | (u64)trace[2] << 2 * DIGIT_BITS;
-    u64 high = (u64)trace[2] >> 4 | (u64)trace[3] << 26 | (u64)trace[4] << 56;
+    const u32 *digit = trace.digits;
+    u64 low = digit[0] | (u64)digit[1] << DIGIT_BITS | (u64)digit[2] << 2 * DIGIT_BITS;
+    u64 high = (u64)digit[2] >> 4 | (u64)digit[3] << 26 | (u64)digit[4] << 56;
     walk->trace_id[0] = big_endian(high);
     walk->trace_id[1] = big_endian(low);
-    walk->span_id = big_endian(span[0] | (u64)span[1] << DIGIT_BITS | (u64)span[2] << 2 * DIGIT_BITS);
+    digit = span.digits;
+    walk->span_id = big_endian(digit[0] | (u64)digit[1] << DIGIT_BITS | (u64)digit[2] << 2 * DIGIT_BITS);
     return end_walk(walk, SPAN_FOUND);
 }
 

@@ -130,6 +130,17 @@ def test_the_current_span_is_read_whatever_the_program_does_around_it(program):
     assert program.span() == none
 
 
+def test_ids_at_the_end_of_mapped_memory_are_read_as_long_as_they_are(program):
+    """Small ints are shorter than what is read at once: as if the page behind them weren't there."""
+    memory = Memory(program.child.pid)
+    program.reader = Reader(
+        program.reader.library, program.layout, lambda at, size: None if size == 36 else memory.peek(at, size)
+    )
+    for ids in ((1, 1), (3 << 40, 5 << 40), (2**128 - 1, 2**64 - 1)):
+        expected = program.does(REMOTE.format(*ids))
+        assert program.span() == ("found", *expected)
+
+
 def test_variables_whose_hashes_are_the_same_are_told_apart(program):
     """Thirty ContextVars with the hash of OpenTelemetry's own, written into them: the context keeps them in one node."""
     collide = """
