@@ -70,6 +70,23 @@ struct task_struct {
     char comm[LIMIT_COMM];
 } __attribute__((preserve_access_index));
 
+struct super_block {
+    u32 s_dev;
+} __attribute__((preserve_access_index));
+
+struct inode {
+    unsigned long i_ino;
+    struct super_block *i_sb;
+} __attribute__((preserve_access_index));
+
+struct file {
+    struct inode *f_inode;
+} __attribute__((preserve_access_index));
+
+struct linux_binprm {
+    struct file *file;
+} __attribute__((preserve_access_index));
+
 enum { TASK_IS_KERNEL_THREAD = 0x00200000 }; /* PF_KTHREAD, include/linux/sched.h */
 
 static __always_inline int read_user(void *to, u32 size, u64 from) {

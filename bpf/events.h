@@ -90,6 +90,40 @@ VERIFIED_ONCE int name_chunk_of(struct scratch *work, u8 kind, u32 number) {
     return name_chunk(&work->chunks, frames, count, hash_seed(work->process, kind), number);
 }
 
+/* Puts what a frame's code object says of itself into its ring, unless it has been there; 1: no room. */
+VERIFIED_ONCE int send_code(struct scratch *work, u32 at) {
+    const u8 here = 1;
+    if (!work || at >= LIMIT_PYTHON_FRAMES)
+        return 0;
+    struct code_key key = {
+        .address = work->walk.frames[at].address,
+        .process = work->process,
+        .check = work->walk.frames[at].check,
+    };
+    if (bpf_map_lookup_elem(&codes_seen, &key))
+        return 0;
+    struct python_code *code = bpf_ringbuf_reserve(&codes, sizeof(*code), 0);
+    if (!code) {
+        count_one(COUNT_CODES_LOST);
+        return 1;
+    }
+    code->address = key.address;
+    code->process = key.process;
+    code->check = key.check;
+    read_code(code, &work->walk.layout);
+    bpf_ringbuf_submit(code, BPF_RB_NO_WAKEUP);
+    bpf_map_update_elem(&codes_seen, &key, &here, BPF_ANY);
+    return 0;
+}
+
+/* The same of `count` frames. */
+static __always_inline void send_codes(struct scratch *work, u32 start, u32 count) {
+    for (u32 number = 0; number < LIMIT_CHUNK_FRAMES; number++) {
+        if (number >= count || send_code(work, start + number))
+            break;
+    }
+}
+
 /* Puts chunk `number` into the ring, unless it has been there; 1: no room. */
 VERIFIED_ONCE int send_chunk(struct scratch *work, u8 kind, u32 number) {
     const u8 here = 1;
@@ -99,6 +133,10 @@ VERIFIED_ONCE int send_chunk(struct scratch *work, u8 kind, u32 number) {
     u64 id = work->chunks.id[number];
     if (bpf_map_lookup_elem(&chunks_seen, &id))
         return 0;
+    const struct frame *frames = frames_of(work, kind, &count);
+    u32 start = chunk_start(count, number) & (LIMIT_PYTHON_FRAMES - 1);
+    if (kind == STACK_PYTHON && (work->flags & TARGET_YOUNG))
+        send_codes(work, start, chunk_length(count, number));
     struct stack_chunk *chunk = bpf_ringbuf_reserve(&chunks, sizeof(*chunk), 0);
     if (!chunk) {
         count_one(COUNT_CHUNKS_LOST);
@@ -108,10 +146,8 @@ VERIFIED_ONCE int send_chunk(struct scratch *work, u8 kind, u32 number) {
     chunk->parent = number ? work->chunks.id[(number - 1) & (STACK_CHUNKS - 1)] : 0;
     chunk->process = work->process;
     chunk->kind = kind;
-    const struct frame *frames = frames_of(work, kind, &count);
     chunk->count = chunk_length(count, number);
     chunk->pad = 0;
-    u32 start = chunk_start(count, number) & (LIMIT_PYTHON_FRAMES - 1);
     bpf_probe_read_kernel(chunk->frames, sizeof(chunk->frames), &frames[start]);
     bpf_ringbuf_submit(chunk, work->flags & TARGET_YOUNG ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
     bpf_map_update_elem(&chunks_seen, &id, &here, BPF_ANY);

@@ -6,6 +6,7 @@
 
 #include "bpf.h"
 #include "otel_span.h"
+#include "python_code.h"
 #include "python_frames.h"
 #include "stacks.h"
 #include "unwind_tables.h"
@@ -63,6 +64,23 @@ RING(samples, 1 << 19);
 /* Stacks at first sight. Written by sampler and cuda, read by Python after the records that name them. Full:
  * COUNT_CHUNKS_LOST, and the stack is sent at its next sight. */
 RING(chunks, 1 << 20);
+
+/* Code objects of young processes at first sight. Written by sampler and cuda, read by Python after the chunks that
+ * name them. Full: COUNT_CODES_LOST, and the names are those that Python still finds. */
+RING(codes, 1 << 20);
+
+/* Code objects that are in `codes` or were. Written and read by the programs only. Full: the least recently used go and
+ * are sent once more. */
+struct code_key {
+    u64 address;
+    u32 process;
+    u32 check;
+};
+TABLE(BPF_MAP_TYPE_LRU_HASH, codes_seen, struct code_key, u8, 16384);
+
+/* Programs that run Python, and how: their next processes are targets from their first instruction on. Written by
+ * Python, read at each exec. Full: Python's first look makes them targets, as it does all others. */
+TABLE(BPF_MAP_TYPE_HASH, programs, struct program, struct python_layout, 1024);
 
 /* Births and deaths. Written by processes.bpf.c, read by Python. Full: COUNT_EVENTS_LOST. */
 RING(events, 1 << 17);

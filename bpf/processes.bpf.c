@@ -4,24 +4,25 @@
 #include "events.h"
 
 EXPORT(struct, process_event);
+EXPORT(struct, program);
 EXPORT(enum, process_event_kind);
 
-/* Forks of targets so far, by which their children are numbered. */
-u32 forks;
+/* Processes that were made targets here so far, by which they are numbered. */
+u32 born;
 
-static __always_inline void report(enum process_event_kind kind, u32 process, struct task_struct *task, u32 parent) {
+/* An event to be filled in and submitted; 0: no room. */
+static __always_inline struct process_event *event_of(enum process_event_kind kind, struct task_struct *task) {
     struct process_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
     if (!event) {
         count_one(COUNT_EVENTS_LOST);
-        return;
+        return 0;
     }
+    __builtin_memset(event, 0, sizeof(*event));
     event->time = bpf_ktime_get_ns();
     event->pid = BPF_CORE_READ(task, tgid);
-    event->parent = parent;
-    event->process = process;
     event->kind = kind;
     BPF_CORE_READ_INTO(&event->comm, task, comm);
-    bpf_ringbuf_submit(event, BPF_RB_FORCE_WAKEUP);
+    return event;
 }
 
 static __always_inline int is_followed(const struct target *target) {
@@ -47,10 +48,41 @@ static __always_inline u32 inherit(u32 parent, u32 child) {
         return 0;
     __builtin_memcpy(&copy, target, sizeof(copy));
     copy.flags |= TARGET_YOUNG;
-    copy.process = INCARNATION_FORKED | __sync_fetch_and_add(&forks, 1);
+    copy.process = INCARNATION_FORKED | __sync_fetch_and_add(&born, 1);
     if (copy.flags & TARGET_SPANS)
         inherit_spans(parent, child);
     return bpf_map_update_elem(&targets, &child, &copy, BPF_ANY) ? 0 : copy.process;
+}
+
+static __always_inline struct program program_of(struct linux_binprm *binary) {
+    return (struct program){
+        .inode = BPF_CORE_READ(binary, file, f_inode, i_ino),
+        .device = BPF_CORE_READ(binary, file, f_inode, i_sb, s_dev),
+    };
+}
+
+/* Whether a process that runs a new program is a target still, if it was one with these flags (0: it wasn't). */
+static __always_inline int stays_target(u32 was, u32 flags) {
+    const u32 only = ONLY;
+    struct settings *set = bpf_map_lookup_elem(&settings, &only);
+    return (set && set->scope == SCOPE_NODE) || (was && !(flags & TARGET_IGNORED));
+}
+
+/* Makes a process a target whose program is known; its incarnation, 0 when it isn't. */
+static __always_inline u32 become(u32 pid, const struct program *program, u32 flags) {
+    struct python_layout *layout = bpf_map_lookup_elem(&programs, program);
+    struct target target = {};
+    if (!layout)
+        return 0;
+    target.python = *layout;
+    target.flags = TARGET_PYTHON | TARGET_YOUNG | (flags & TARGET_FOLLOW);
+    target.process = INCARNATION_FORKED | __sync_fetch_and_add(&born, 1);
+    return bpf_map_update_elem(&targets, &pid, &target, BPF_ANY) ? 0 : target.process;
+}
+
+static __always_inline u32 flags_of(u32 pid) {
+    struct target *target = bpf_map_lookup_elem(&targets, &pid);
+    return target ? target->flags : 0;
 }
 
 /* Takes the process out of the targets; the incarnation that it had. */
@@ -76,15 +108,31 @@ int process_forked(u64 *context) {
     if (is_thread(child))
         return 0;
     u32 from = BPF_CORE_READ(parent, tgid);
-    report(PROCESS_FORK, inherit(from, BPF_CORE_READ(child, tgid)), child, from);
+    u32 process = inherit(from, BPF_CORE_READ(child, tgid));
+    struct process_event *event = event_of(PROCESS_FORK, child);
+    if (!event)
+        return 0;
+    event->parent = from;
+    event->process = process;
+    bpf_ringbuf_submit(event, BPF_RB_FORCE_WAKEUP);
     return 0;
 }
 
-/* sched_process_exec(struct task_struct *task, …): the other threads are gone and the task is the leader. */
+/* sched_process_exec(struct task_struct *task, pid_t old, struct linux_binprm *binary): the other threads are gone and
+ * the task is the leader. */
 SEC("raw_tp/sched_process_exec")
 int process_executed(u64 *context) {
     struct task_struct *task = (struct task_struct *)context[0];
-    report(PROCESS_EXEC, forget(BPF_CORE_READ(task, tgid)), task, 0);
+    struct program program = program_of((struct linux_binprm *)context[2]);
+    u32 pid = BPF_CORE_READ(task, tgid), flags = flags_of(pid), was = forget(pid);
+    u32 next = stays_target(was, flags) ? become(pid, &program, flags) : 0;
+    struct process_event *event = event_of(PROCESS_EXEC, task);
+    if (!event)
+        return 0;
+    event->process = was;
+    event->next = next;
+    event->program = program;
+    bpf_ringbuf_submit(event, BPF_RB_FORCE_WAKEUP);
     return 0;
 }
 
@@ -96,7 +144,12 @@ int process_exited(u64 *context) {
     struct task_struct *task = (struct task_struct *)context[0];
     if (BPF_CORE_READ(task, signal, live.counter) > 0)
         return 0;
-    report(PROCESS_EXIT, forget(BPF_CORE_READ(task, tgid)), task, 0);
+    u32 process = forget(BPF_CORE_READ(task, tgid));
+    struct process_event *event = event_of(PROCESS_EXIT, task);
+    if (!event)
+        return 0;
+    event->process = process;
+    bpf_ringbuf_submit(event, BPF_RB_FORCE_WAKEUP);
     return 0;
 }
 

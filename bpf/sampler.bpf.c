@@ -4,6 +4,7 @@
 
 EXPORT(struct, sample);
 EXPORT(struct, stack_chunk);
+EXPORT(struct, python_code);
 EXPORT(enum, limit);
 EXPORT(enum, scope);
 EXPORT(enum, python_flag);

@@ -19,16 +19,20 @@ typedef long long s64;
 #endif
 
 enum limit {
-    LIMIT_PYTHON_FRAMES = 512, /* deeper Python stacks lose their root end, marked */
-    LIMIT_NATIVE_FRAMES = 256, /* the same for native stacks */
-    LIMIT_CHUNK_FRAMES = 32,   /* frames in one stack_chunk */
-    LIMIT_COMM = 16,           /* thread name, TASK_COMM_LEN */
-    LIMIT_KERNEL_NAME = 1024,  /* bytes of a CUDA kernel's name, the final NUL included */
-    LIMIT_POINTER_STEPS = 3,   /* dereferences in a pointer_path */
-    LIMIT_MAPPINGS = 1024,     /* mappings of a process that have unwind tables */
-    LIMIT_PAGE_ROWS = 65536,   /* rows in a page of `unwind_rows` */
-    LIMIT_SPAN_TYPES = 4,      /* classes of spans in a span_layout */
-    LIMIT_NODE_TYPES = 3,      /* kinds of nodes in a context */
+    LIMIT_PYTHON_FRAMES = 512,   /* deeper Python stacks lose their root end, marked */
+    LIMIT_NATIVE_FRAMES = 256,   /* the same for native stacks */
+    LIMIT_CHUNK_FRAMES = 32,     /* frames in one stack_chunk */
+    LIMIT_COMM = 16,             /* thread name, TASK_COMM_LEN */
+    LIMIT_KERNEL_NAME = 1024,    /* bytes of a CUDA kernel's name, the final NUL included */
+    LIMIT_POINTER_STEPS = 3,     /* dereferences in a pointer_path */
+    LIMIT_MAPPINGS = 1024,       /* mappings of a process that have unwind tables */
+    LIMIT_PAGE_ROWS = 65536,     /* rows in a page of `unwind_rows` */
+    LIMIT_SPAN_TYPES = 4,        /* classes of spans in a span_layout */
+    LIMIT_NODE_TYPES = 3,        /* kinds of nodes in a context */
+    LIMIT_CODE_NAME = 128,       /* bytes of a name in a python_code */
+    LIMIT_CODE_FILE = 192,       /* the same of a file */
+    LIMIT_CODE_LINES = 512,      /* the same of a line table */
+    LIMIT_TEXT_LENGTH = 1 << 24, /* characters of a name that can be */
 };
 
 /* --- what Python tells the kernel -------------------------------------------------------------------------- */
@@ -93,7 +97,14 @@ struct python_layout {
     u8 version_minor;                 /* 8 for 3.8 … */
     u16 thread_c_frame;               /* PyThreadState.cframe, which each evaluation call puts on the C stack; or 0 */
     u16 c_frame_previous;
-    u16 pad[3];
+    u8 code_name;       /* co_qualname or co_name */
+    u8 code_file;       /* co_filename */
+    u8 code_lines;      /* co_linetable or co_lnotab */
+    u8 object_size;     /* sizeof(PyObject): then comes the length of strings and bytes */
+    u8 text_kind_shift; /* of the kind in a string's state */
+    u8 text_ascii;      /* where the characters of an ASCII string begin */
+    u8 text_compact;    /* the same of another string */
+    u8 pad[7];
     struct code_range
         evaluation[2]; /* _PyEval_EvalFrameDefault and its cold part, where nothing else tells (3.8, 3.9) */
 };
@@ -269,6 +280,29 @@ struct stack_chunk {
     struct frame frames[LIMIT_CHUNK_FRAMES];
 };
 
+/* A text of the target: `length` characters of `kind` bytes each, of which as many are there as found room; kind 0: it
+ * could not be read. */
+struct python_text {
+    u32 length;
+    u8 kind;
+    u8 pad[3];
+};
+
+/* What a code object says of itself, read when the thread that ran it was interrupted: its process may be gone a moment
+ * later. Sent once for each code object of a process with TARGET_YOUNG, before the chunk that names it. */
+struct python_code {
+    u64 address;
+    u32 process;
+    u32 check; /* as in struct frame */
+    struct python_text name;
+    struct python_text file;
+    u32 lines_size; /* bytes of the whole line table; ~0: it could not be read */
+    u32 pad;
+    u8 name_data[LIMIT_CODE_NAME];
+    u8 file_data[LIMIT_CODE_FILE];
+    u8 lines[LIMIT_CODE_LINES];
+};
+
 /* --- events ------------------------------------------------------------------------------------------------ */
 
 /* Where an event happened. */
@@ -402,8 +436,16 @@ struct cuda_name {
 
 enum process_event_kind {
     PROCESS_FORK = 1, /* `process` is the child's new incarnation, 0 when the parent is no target */
-    PROCESS_EXEC = 2, /* the entry in `targets` is gone, `process` is the one that it had */
+    PROCESS_EXEC = 2, /* the entry in `targets` is gone, `process` is the one that it had; `next` the one it has now */
     PROCESS_EXIT = 3, /* the same; the last thread has left */
+};
+
+/* An executable file as the kernel names it. Key of the hash map `programs`, whose value is the python_layout of its
+ * processes. */
+struct program {
+    u64 inode;
+    u32 device;
+    u32 pad;
 };
 
 /* A change in the life of a process; ordinary threads make none. */
@@ -413,6 +455,9 @@ struct process_event {
     u32 parent; /* FORK only */
     u32 process;
     u32 kind; /* enum process_event_kind */
+    u32 next; /* EXEC only: the new incarnation where the program is in `programs`, else 0 */
+    u32 pad;
+    struct program program; /* EXEC only */
     char comm[LIMIT_COMM];
 };
 
@@ -435,6 +480,7 @@ enum count {
     COUNT_SCRATCH_BUSY, /* walks not done since every scratch slot of the CPU was taken */
     COUNT_SPANS_LOST,   /* current spans that couldn't be read: the event has no link */
     COUNT_NAMES_LOST,   /* cuda_name records for which the ring had no room */
+    COUNT_CODES_LOST,   /* python_code records for which the ring had no room */
     COUNT_EVENTS_LOST,  /* process_event records for which the ring had no room */
     COUNT_LOST,         /* events without a record: `losses` has them by process, and has changed when this has */
     COUNT_KINDS,

@@ -41,12 +41,13 @@ TRACEPOINTS = {
     "process_exited": "sched_process_exit",
 }
 RING_RECORDS = {
-    "events": "process_event",
     "samples": "sample",
     "calls": "cuda_call",
     "returns": "cuda_return",
     "names": "cuda_name",
     "chunks": "stack_chunk",
+    "codes": "python_code",
+    "events": "process_event",
 }
 WAKING = ("events", "chunks")
 """Rings whose records may wake a reader that waits; the others are for who comes by."""
@@ -66,6 +67,7 @@ class SessionSettings:
     events: int = 1 << 17
     samples: int = 1 << 19
     chunks: int = 1 << 20
+    codes: int = 1 << 20
     calls: int = 1 << 22
     returns: int = 1 << 19
     names: int = 1 << 19
@@ -93,6 +95,7 @@ class Drained:
     returns: Records
     names: Records
     chunks: Records
+    codes: Records
     counts: Mapping[str, int]
     losses: Records
 
@@ -177,6 +180,15 @@ class Session:
         """Make a process (tgid in the host's namespace) a target, or change it; `target` is a record of `struct target`."""
         self._table("targets", _U32, wire().dtype("target")).put(pid, target)
 
+    def set_program(self, inode: int, device: int, layout: np.void | None) -> None:
+        """Have the next processes of a program be Python targets at once, by a `struct python_layout`; None: no more."""
+        table = self._table("programs", wire().dtype("program"), wire().dtype("python_layout"))
+        key = wire().record("program", {"inode": inode, "device": device})
+        if layout is None:
+            table.delete(key)
+        else:
+            table.put(key, layout)
+
     def change_flags(self, pid: int, more: int = 0, less: int = 0) -> bool:
         """Set and take away flags (enum target_flag) of a target; False when it is none (any more)."""
         table = self._table("targets", _U32, wire().dtype("target"))
@@ -237,9 +249,9 @@ class Session:
     def drain(self) -> Drained:
         """Take all records out of the rings.
 
-        Births and deaths are read first: an event of a process is then never in an earlier drain than its birth by more
-        than one. Chunks are read last: a record is written after the chunks of its stack, so they are all there (but for
-        one that another CPU is writing at this very moment, which comes with the next drain).
+        In this order: a record is written after the chunks of its stack, a chunk after the code objects in it, and all of
+        them after the birth of their process, so what a record names is in the same drain (but for what another CPU is
+        writing at this very moment, which comes with the next one).
         """
         if self._sampler:
             self._sampler.dither()
@@ -284,7 +296,7 @@ class Session:
         processes = self._load("processes")
         self._write_settings()
         self._admit_losses()
-        self._open_rings("events", "chunks")
+        self._open_rings("events", "chunks", "codes")
         self._counters = PerCpuCounters(self._loader.maps["counts"], len(self._count_names))
         for program, tracepoint in TRACEPOINTS.items():
             self._links.append(attach_tracepoint(processes.programs[program], tracepoint))

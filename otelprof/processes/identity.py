@@ -128,6 +128,15 @@ def _command(argument: str, executable: str) -> str:
     return executable if re.search(r"\s", argument) else PurePosixPath(argument).name
 
 
+def program_of(pid: int) -> tuple[int, int]:
+    """Inode and device of a process's executable as the kernel numbers them (MKDEV, linux/kdev_t.h); (0, 0): hidden."""
+    try:
+        status = Path(f"/proc/{pid}/exe").stat()
+    except OSError:
+        return 0, 0
+    return status.st_ino, os.major(status.st_dev) << 20 | os.minor(status.st_dev)
+
+
 def unix_time(ticks: int) -> int:
     """Clock ticks after boot as Unix nanoseconds."""
     boot = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)

@@ -21,6 +21,7 @@ from otelprof.errors import TargetError
 from otelprof.processes.identity import OTEL_VARIABLES, Facts, Identity, Stat, read_facts, read_stat, unix_time
 from otelprof.processes.maps import Maps, read_maps
 from otelprof.processes.memory import Memory
+from otelprof.text import clean
 
 PROCESS_LIMIT = 65_536
 """Processes that are known at once; PIDs end at 4,194,304, but no node we profile runs that many."""
@@ -48,6 +49,8 @@ class Process:
         self.ended_at = 0
         """CLOCK_MONOTONIC nanoseconds; 0: it lives."""
         self.image = 0
+        self.program = (0, 0)
+        """Inode and device of its executable as the kernel names them; 0: not known."""
         self.aliases: list[int] = []
         self._kept: dict[type[object], object] = {}
 
@@ -175,7 +178,7 @@ class Processes:
             changes += self._find(pid, stat, now, _generation(known, stat))
         return changes
 
-    def _find(self, pid: int, stat: Stat, now: int, generation: int) -> list[Change]:
+    def _find(self, pid: int, stat: Stat, now: int, generation: int, number: int = 0) -> list[Change]:
         if not self._has_room():
             return []
         parent = self._living.get(stat.parent)
@@ -183,7 +186,8 @@ class Processes:
             facts = read_facts(pid, self.variables, parent.facts.service if parent else "")
         except TargetError:
             return []
-        process = self._add(self._number(), Identity(pid, stat.start_ticks, generation), now, facts)
+        number = number if number and number not in self._numbers else self._number()
+        process = self._add(number, Identity(pid, stat.start_ticks, generation), now, facts)
         process.image = stat.image
         return [Change(ChangeKind.FOUND, process)]
 
@@ -210,20 +214,21 @@ class Processes:
     def apply(self, events: npt.NDArray[np.void]) -> list[Change]:
         """Take in records of `struct process_event`, in order; what they changed."""
         handlers = {FORK: self._forked, EXEC: self._executed, EXIT: self._exited}
-        names = ("time", "pid", "parent", "process", "kind")
         changes: list[Change] = []
-        for moment, pid, parent, incarnation, kind in zip(*(events[name].tolist() for name in names), strict=True):
+        for event in events:
+            kind = int(event["kind"])
             if kind in handlers:
-                changes += handlers[kind](moment, pid, parent, incarnation)
+                changes += handlers[kind](_event(event))
         return changes
 
-    def _forked(self, moment: int, pid: int, parent_pid: int, incarnation: int) -> list[Change]:
+    def _forked(self, event: _Event) -> list[Change]:
+        moment, pid, incarnation = event.time, event.pid, event.process
         known = self._living.get(pid)
         if known is not None and known.seen_at >= moment:  # /proc told us first, under a number of our own
             self._alias(known, incarnation)
             return []
         changes = [] if known is None else [self._end(known, moment)]
-        parent = self._living.get(parent_pid)
+        parent = self._living.get(event.parent)
         if incarnation == 0:  # not a target: it will be looked at when it runs a program of its own, or by a scan
             return changes
         if parent is None or incarnation in self._numbers:
@@ -232,6 +237,7 @@ class Processes:
             return changes
         ticks = _start_ticks(pid)
         child = self._add(incarnation, Identity(pid, ticks, 0), moment, _child_facts(parent.facts, pid, ticks))
+        child.program = parent.program
         return [*changes, Change(ChangeKind.FORKED, child, parent)]
 
     def _alias(self, process: Process, incarnation: int) -> None:
@@ -239,21 +245,37 @@ class Processes:
             process.aliases.append(incarnation)
             self._numbers[incarnation] = process
 
-    def _executed(self, moment: int, pid: int, _parent: int, _incarnation: int) -> list[Change]:
-        known = self._living.get(pid)
-        if known is not None and known.seen_at >= moment:
+    def _executed(self, event: _Event) -> list[Change]:
+        known = self._living.get(event.pid)
+        if known is not None and known.seen_at >= event.time:
+            known.program = event.program
+            self._alias(known, event.next)
             return []
-        changes = [] if known is None else [self._end(known, moment)]
+        changes = [] if known is None else [self._end(known, event.time)]
         now = time.monotonic_ns()
         try:
-            stat = read_stat(pid)
+            stat = read_stat(event.pid)
         except TargetError:
-            return changes
-        return changes + self._find(pid, stat, now, _generation(known, stat))
+            return changes + self._missed(event, known)
+        found = self._find(event.pid, stat, now, _generation(known, stat), event.next) or self._missed(event, known)
+        for change in found:
+            change.process.program = event.program
+        return changes + found
 
-    def _exited(self, moment: int, pid: int, _parent: int, _incarnation: int) -> list[Change]:
-        known = self._living.get(pid)
-        return [] if known is None or known.seen_at >= moment else [self._end(known, moment)]
+    def _missed(self, event: _Event, known: Process | None) -> list[Change]:
+        """A program that the kernel knows as Python has ended before anybody looked: what the fork and the exec told."""
+        if not event.next or event.next in self._numbers or not self._has_room():
+            return []
+        facts = known.facts if known is not None else Facts(event.pid)
+        name = clean(event.comm)
+        facts = replace(facts, comm=name, command=name, service=name, executable_path="", environment=())
+        process = self._add(event.next, Identity(event.pid, 0, 0), event.time, facts)
+        process.program = event.program
+        return [Change(ChangeKind.FOUND, process)]
+
+    def _exited(self, event: _Event) -> list[Change]:
+        known = self._living.get(event.pid)
+        return [] if known is None or known.seen_at >= event.time else [self._end(known, event.time)]
 
     # --- the end -----------------------------------------------------------------------------------------------
 
@@ -282,6 +304,26 @@ class Processes:
             process.close()
         for table in (self._living, self._ended, self._numbers):
             table.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """One `struct process_event`; `program`: inode and device."""
+
+    time: int
+    pid: int
+    parent: int
+    process: int
+    next: int
+    program: tuple[int, int]
+    comm: str
+
+
+def _event(record: np.void) -> _Event:
+    time, pid, parent, process, following = (int(record[name]) for name in ("time", "pid", "parent", "process", "next"))
+    program = record["program"]
+    comm = bytes(record["comm"]).split(b"\0", 1)[0].decode("utf-8", "replace")
+    return _Event(time, pid, parent, process, following, (int(program["inode"]), int(program["device"])), comm)
 
 
 def _same(process: Process, stat: Stat) -> bool:

@@ -18,7 +18,7 @@ from otelprof.batch import Frame, FrameKind, mark
 from otelprof.processes.memory import Memory
 from otelprof.symbols.python_lines import NO_LINE, LineTable, decode
 from otelprof.targets.cpython_layouts import CPython
-from otelprof.text import NAME_LIMIT, clean
+from otelprof.text import CUT, NAME_LIMIT, clean
 
 Table = npt.NDArray[np.void]
 Key = tuple[int, int]
@@ -31,6 +31,8 @@ BATCH = 32
 """Code objects that are read at once: bounds what a hostile process can make us hold meanwhile."""
 CHECK_UNREADABLE = 0xFFFFFFFF
 """`check` of a frame whose code object the kernel couldn't read (bpf/python_frames.h): any first line is taken."""
+CAPTURED_LIMIT = 4096
+"""Code objects of the kernel's that wait to be asked for."""
 OFFSETS_LIMIT = 4096
 """Frames that are kept of one code object."""
 UNKNOWN = mark("unknown")
@@ -78,15 +80,28 @@ class CodeReader:
         self._codes: dict[Key, Code] = {}
         self._weight = 0
         self._types: dict[int, str] = {}
+        self._captured: dict[Key, _Captured] = {}
 
     def __len__(self) -> int:
         return len(self._codes)
+
+    def know(self, other: CodeReader) -> None:
+        """Take over what another reader of the same process was told by the kernel."""
+        self._captured.update(other._captured)
 
     def forked(self, memory: Memory | None) -> CodeReader:
         """A reader for a forked child, which has its parent's code objects: it knows at once what this one knows."""
         child = CodeReader(memory, self._layout)
         child._codes, child._weight, child._types = dict(self._codes), self._weight, dict(self._types)
+        child._captured = dict(self._captured)
         return child
+
+    def capture(self, records: Table) -> None:
+        """Take what the kernel read of code objects (struct python_code): the process may be gone before anybody looks."""
+        for record in records[: CAPTURED_LIMIT - len(self._captured)]:
+            captured = _captured(record)
+            if captured is not None:
+                self._captured[int(record["address"]), int(record["check"])] = captured
 
     def frames(self, records: Table) -> list[Frame | None]:
         """The frames of wire records, in order; dtype has `address`, `offset` and `check` (struct frame of bpf/wire.h).
@@ -96,10 +111,12 @@ class CodeReader:
         self._make_room()
         keys = list(zip(records["address"].tolist(), records["check"].tolist(), strict=True))
         answers: dict[Key, Frame | None] = {}
+        self._keep_captured([key for key in keys if key in self._captured], whole=True)
         unknown = list({key for key in keys if key not in self._codes})
         if self._memory is not None:
             for start in range(0, len(unknown), BATCH):
                 answers |= self._load(self._memory, unknown[start : start + BATCH])
+        self._keep_captured([key for key in keys if key in self._captured])
         self._decode(keys, records["offset"].tolist())
         return [
             self._codes[key].frames[offset] if key in self._codes else answers.get(key, UNKNOWN)
@@ -169,6 +186,18 @@ class CodeReader:
             name, file = texts[head.name], texts[head.file]
             if name is not None and file is not None:
                 code = self._codes[head.key] = Code(name, file, head.first_line, lines)
+                self._weight += code.weight
+
+    def _keep_captured(self, keys: Iterable[Key], whole: bool = False) -> None:
+        """Decode what the kernel has read, all of it or what it had in full; what is cut is read from the process first."""
+        for key in keys:
+            captured = self._captured.get(key)
+            if captured is None or (whole and not captured.whole):
+                continue
+            del self._captured[key]
+            if key not in self._codes:
+                (lines,) = decode(self._layout.minor, [captured.lines], [key[1]])
+                code = self._codes[key] = Code(captured.name, captured.file, key[1], lines)
                 self._weight += code.weight
 
     def _make_room(self) -> None:
@@ -245,6 +274,37 @@ class CodeReader:
         """Bytes of a character: 1, 2 or 4; 0 when the string can't be read."""
         kind = self._state(start) & 7 if start else 0
         return kind if kind in _ENCODINGS else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    """A code object as the kernel read it; `lines` is empty where the table found no room: frames show the first line then."""
+
+    name: str
+    file: str
+    lines: bytes
+    whole: bool
+
+
+def _captured(record: np.void) -> _Captured | None:
+    """The contents of a `struct python_code`; None when its names couldn't be read."""
+    name, name_cut = _captured_text(record["name"], record["name_data"])
+    file, file_cut = _captured_text(record["file"], record["file_data"])
+    size, room = int(record["lines_size"]), len(record["lines"])
+    if name is None or file is None or int(record["check"]) == CHECK_UNREADABLE:
+        return None
+    lines = record["lines"][:size].tobytes() if size <= room else b""
+    return _Captured(name, file, lines, whole=not name_cut and not file_cut and size <= room)
+
+
+def _captured_text(text: np.void, data: npt.NDArray[np.uint8]) -> tuple[str | None, bool]:
+    """(the text, None: not read; whether its end is missing)."""
+    kind, length = int(text["kind"]), int(text["length"])
+    if kind not in _ENCODINGS:
+        return None, False
+    size = min(kind * length, len(data) // kind * kind)
+    found = data[:size].tobytes().decode(_ENCODINGS[kind], "replace")
+    return clean(found + (CUT if size < kind * length else "")), size < kind * length
 
 
 def _speculative(address: int, least: int) -> tuple[int, int]:

@@ -60,6 +60,13 @@ class PythonLayout:
     version_minor: int
     thread_c_frame: int
     c_frame_previous: int
+    code_name: int
+    code_file: int
+    code_lines: int
+    object_size: int
+    text_kind_shift: int
+    text_ascii: int
+    text_compact: int
     evaluation: tuple[tuple[int, int], ...] = ()
     """Address ranges [start, end) of the evaluation function, at most two; needed where nothing lies on the C stack."""
 
@@ -97,6 +104,13 @@ def kernel_layout(layout: CPython, path: PointerPath) -> PythonLayout:
         version_minor=layout.minor,
         thread_c_frame=layout.thread_c_frame,
         c_frame_previous=layout.c_frame_previous,
+        code_name=layout.code_name,
+        code_file=layout.code_filename,
+        code_lines=layout.code_lines,
+        object_size=layout.header,
+        text_kind_shift=layout.text_kind_shift,
+        text_ascii=layout.text_ascii,
+        text_compact=layout.text_compact,
     )
 
 

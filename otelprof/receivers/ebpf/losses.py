@@ -24,6 +24,7 @@ _INCOMPLETE = {
     "COUNT_NATIVE_UNREADABLE": "native unreadable",
     "COUNT_SCRATCH_BUSY": "no scratch memory",
     "COUNT_CHUNKS_LOST": "ring full",
+    "COUNT_CODES_LOST": "no room for names",
 }
 
 

@@ -27,6 +27,7 @@ from otelprof.receivers.ebpf.spans import SOURCE, Spans
 from otelprof.receivers.ebpf.stacks import StackTable
 from otelprof.receivers.ebpf.unwind import Unwinding
 from otelprof.receivers.ebpf.watch import Watch
+from otelprof.symbols.unwind_cache import UnwindCache
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +88,8 @@ class Work:
         log.info("%s: %s", name, self._session.loader_line)
         self._watch = Watch(self._session, settings.targets, host.counters)
         self._stacks = StackTable(self._watch.decode, self._session.forget_chunks, self._watch.decode_native)
-        self._unwinding = Unwinding(self._session, host.counters)
+        kept = UnwindCache(host.state_dir / "unwind" if host.state_dir else None)
+        self._unwinding = Unwinding(self._session, host.counters, kept)
         self._spans = self._new_spans()
         self._watch.use(self._stacks, self._spans.found if self._spans else None)
         self._rows = Rows(self._stacks, self._watch)
@@ -139,6 +141,7 @@ class Work:
         if self._spans is not None:
             self._spans.look()
             self._spans.count(drained)
+        self._watch.capture(drained.codes)
         self._stacks.add(drained.chunks)
         self._unwinding.learn(drained.chunks, self._watch.alive(np.unique(drained.chunks["process"]).tolist()))
         self._unwinding.turn()

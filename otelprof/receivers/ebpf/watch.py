@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -23,7 +23,7 @@ from otelprof.ebpf.mappings import NewMapping
 from otelprof.ebpf.session import Session
 from otelprof.errors import OtelprofError, TargetError
 from otelprof.otlp import semconv
-from otelprof.processes.identity import read_stat
+from otelprof.processes.identity import program_of, read_stat
 from otelprof.processes.maps import Maps
 from otelprof.processes.memory import Memory
 from otelprof.processes.resource import process_resource
@@ -45,6 +45,7 @@ YOUNG = 1.0  # seconds in which the kernel wakes us for each new stack of a proc
 RETRIES = (0.005, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds to the next look
 PythonFound = Callable[[Process, PythonTarget, Process | None], None]
 """Told of an interpreter in a process; with its parent, when it was forked with it."""
+PROGRAMS_LIMIT = 1024  # as many as the kernel's map `programs` has room for
 UNSUPPORTED_TRIES = 3  # a program that is being started can look broken
 
 
@@ -69,6 +70,7 @@ class Watch:
         self._native = NativeNames()
         self._due: dict[int, float] = {}
         self._young: dict[int, float] = {}
+        self._programs: dict[tuple[int, int], PythonTarget] = {}
         self._members: set[int] = set(settings.pids)
         self._resources: dict[tuple[int, int], int] = {}
         self._generation = 0
@@ -195,11 +197,14 @@ class Watch:
             process.forget(Interpreter)
         process.keep(Interpreter, lambda: interpreter)
         if found.target is not None:
-            interpreter.reader = CodeReader(process.memory, found.target.cpython)
+            interpreter.reader = CodeReader(_memory(process), found.target.cpython)
+            if known is not None and known.reader is not None:
+                interpreter.reader.know(known.reader)
             self._resources.pop((process.incarnation, process.pid), None)
-        self._tell_kernel(process, found.target)
+        if not process.ended_at:
+            self._tell_kernel(process, found.target)
         self._plan(process, interpreter)
-        if found.target is not None:
+        if found.target is not None and found.verdict is Verdict.PYTHON:
             self._found(process, found.target, None)
 
     def _recognise(self, process: Process) -> Recognition:
@@ -207,9 +212,29 @@ class Watch:
             return Recognition(Verdict.NOT_PYTHON, "Python is switched off in the settings")
         try:
             process.forget(Maps)
-            return self._recogniser.recognise(process.pid, process.memory, process.maps)
+            found = self._recogniser.recognise(process.pid, process.memory, process.maps)
         except OtelprofError as error:
-            return Recognition(Verdict.UNSUPPORTED if _lives(process.pid) else Verdict.NOT_PYTHON, str(error))
+            if _lives(process.pid):
+                return Recognition(Verdict.UNSUPPORTED, str(error))
+            return Recognition(Verdict.NOT_PYTHON, str(error), self._programs.get(process.program))
+        self._learn(process, found)
+        if found.verdict is Verdict.NOT_YET:
+            return replace(found, target=self._programs.get(process.program))
+        return found
+
+    def _learn(self, process: Process, found: Recognition) -> None:
+        """Have the kernel know the next process of this program from its first instruction on, as far as we can tell now."""
+        process.program = process.program if process.program[0] else program_of(process.pid)
+        target, program = found.target, process.program
+        known = self._programs.get(program)
+        if target is not None and known is None and len(self._programs) < PROGRAMS_LIMIT and program[0]:
+            if self._is_wanted(process.facts.executable_name):
+                layout = replace(target.layout, evaluation=())  # those are addresses of this process
+                self._programs[program] = replace(target, layout=layout)
+                self._session.set_program(*program, layout.to_record(wire().dtype("python_layout")))
+        elif known is not None and found.verdict in (Verdict.NOT_PYTHON, Verdict.UNSUPPORTED):
+            del self._programs[program]
+            self._session.set_program(*program, None)
 
     def _tell_kernel(self, process: Process, target: PythonTarget | None) -> None:
         flags = wire()["TARGET_FOLLOW"] if self._settings.follow else 0
@@ -271,6 +296,14 @@ class Watch:
         self._counters.set(SYMBOL_TABLES, len(self._native))
 
     # --- what rows ask -----------------------------------------------------------------------------------------
+
+    def capture(self, codes: Table) -> None:
+        """Code objects that the kernel has read (struct python_code)."""
+        for number in np.unique(codes["process"]) if len(codes) else ():
+            process = self._processes.get(int(number))
+            found = process.kept(Interpreter) if process else None
+            if found is not None and found.reader is not None:
+                found.reader.capture(codes[codes["process"] == number])
 
     def decode(self, number: int, records: Table) -> Sequence[Frame | None]:
         """The frames of records (struct frame) of an incarnation."""
