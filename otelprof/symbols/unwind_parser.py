@@ -54,7 +54,7 @@ def parse(files: Sequence[int]) -> list[Parsed | None]:
     """
     results = [os.memfd_create("otelprof-unwind", os.MFD_CLOEXEC) for _ in files]
     ended = _run(files, results)
-    parsed = [_read(result) for result in results]
+    parsed = [read_result(result) for result in results]
     if None in parsed:
         parsed[parsed.index(None)] = Parsed(refusal=f"the process that parses it {ended}")
     for result, found in zip(results, parsed, strict=True):
@@ -82,8 +82,8 @@ def _run(files: Sequence[int], results: Sequence[int]) -> str:
     return f"ended with status {code}"
 
 
-def _read(result: int) -> Parsed | None:
-    """The result in a memory file; None when there is none. The file is kept open by a table only."""
+def read_result(result: int) -> Parsed | None:
+    """The result in an open file, which belongs to it when it is a table; None when there is none."""
     head = np.zeros(1, RESULT)
     if os.preadv(result, [memoryview(head.view(np.uint8).data)], 0) != RESULT.itemsize or head["magic"][0] != MAGIC:
         return None

@@ -28,6 +28,7 @@ from otelprof.errors import OtelprofError, TargetError
 from otelprof.processes.maps import Region, open_region, region_identity
 from otelprof.processes.table import Change, ChangeKind, Process
 from otelprof.symbols.elf import TYPE_EXECUTABLE, BytesSource, Elf, FileSource
+from otelprof.symbols.unwind_cache import UnwindCache
 from otelprof.symbols.unwind_parser import Parsed, parse
 from otelprof.text import printable
 
@@ -91,8 +92,8 @@ class Space:
 class Unwinding:
     """See the module's text. Used by the receiver's thread; `close` ends its own."""
 
-    def __init__(self, session: Session, counters: Counters) -> None:
-        self._session, self._counters = session, counters
+    def __init__(self, session: Session, counters: Counters, cache: UnwindCache | None = None) -> None:
+        self._session, self._counters, self._cache = session, counters, cache or UnwindCache(None)
         self._native = wire()["STACK_NATIVE"]
         self._files: dict[Key, _File] = {}
         self._processes: dict[int, Process] = {}
@@ -178,15 +179,29 @@ class Unwinding:
                 jobs = self._parsed(jobs)
 
     def _parsed(self, jobs: list[tuple[Key, int]]) -> list[tuple[Key, int]]:
-        """Jobs that the parsing process didn't come to; the others are done."""
-        left = []
-        for (key, file), found in zip(jobs, parse([file for _, file in jobs]), strict=True):
+        """Jobs that the parsing process didn't come to; the others are done, from the cache where that has them."""
+        names = {file: self._cache.key(file) for _, file in jobs}
+        left = [job for job in jobs if not self._was_kept(job, names[job[1]])]
+        missed = []
+        for (key, file), found in zip(left, parse([file for _, file in left]) if left else (), strict=True):
+            name = names[file]
             if found is None:
-                left.append((key, file))
+                missed.append((key, file))
                 continue
-            os.close(file)
-            self._made.put((key, found))
-        return left
+            if name is not None:
+                self._cache.put(name, found)
+            self._done(key, file, found)
+        return missed
+
+    def _was_kept(self, job: tuple[Key, int], name: str | None) -> bool:
+        found = self._cache.get(name) if name is not None else None
+        if found is not None:
+            self._done(*job, found)
+        return found is not None
+
+    def _done(self, key: Key, file: int, found: Parsed) -> None:
+        os.close(file)
+        self._made.put((key, found))
 
     # --- what has been made ------------------------------------------------------------------------------------
 
