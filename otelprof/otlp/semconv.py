@@ -104,6 +104,7 @@ GPU_KERNEL_LAUNCHES = _gpu("gpu_kernel_launches", "count")  # calls of the drive
 GPU_LAUNCH_TIME = _gpu("gpu_launch_time", "nanoseconds")  # of the CPU
 GPU_GRAPH_KERNELS = _gpu("gpu_graph_kernels", "count")  # inside replays
 GPU_MEMCPY = _gpu("gpu_memcpy", "bytes")
+GPU_MEMSET = _gpu("gpu_memset", "bytes")
 GPU_MEMCPY_TIME = _gpu("gpu_memcpy_time", "nanoseconds")
 GPU_SYNC = _gpu("gpu_sync", "nanoseconds")  # waits for the GPU
 GPU_IDLE = _gpu("gpu_idle", "nanoseconds")  # by the CPU stack that ran meanwhile

@@ -59,6 +59,15 @@ class Agent(Program):
                 found[names[:-1], names[-1]] += value
         return found
 
+    def last(self, kind: str, pid: int) -> Counter[tuple[tuple[str, ...], str]]:
+        """The same of the last request that has the type and process: for types that hold a state."""
+        found: Counter[tuple[tuple[str, ...], str]] = Counter()
+        for line in self.output.read_text().splitlines():
+            of_line = [(names, value) for names, value in samples(json.loads(line), kind, pid)]
+            if of_line:
+                found = Counter({(names[:-1], names[-1]): value for names, value in of_line})
+        return found
+
 
 def samples(request: dict[str, Any], kind: str, pid: int) -> Iterator[tuple[tuple[str, ...], int]]:
     """(names root first, native ones left out, value) of a request of OTLP/JSON, read by the schema alone."""

@@ -1,7 +1,7 @@
 """A program on the stand-in driver that captures its step once and replays it, and says what the driver counted.
 
-Commands on standard input: `open` (looks the kernels up), `capture`, `update`, `replay N`, `quit`. Each is answered by the
-driver's ledger.
+Commands on standard input: `open` (looks the kernels up), `capture`, `update`, `replay N`, `take BYTES`, `free INDEX`, `quit`.
+Each is answered by the driver's ledger.
 """
 
 import ctypes
@@ -15,6 +15,7 @@ TYPES = {
     "cuLaunchKernel": [POINTER, *[UNSIGNED] * 7, POINTER, POINTER, POINTER],
     "cuMemcpyHtoDAsync_v2": [LONG, POINTER, ctypes.c_size_t, POINTER],
     "cuMemAlloc_v2": [POINTER, ctypes.c_size_t],
+    "cuMemFree_v2": [LONG],
     "cuStreamBeginCapture_v2": [POINTER, UNSIGNED],
     "cuStreamEndCapture": [POINTER, POINTER],
     "cuEventRecord": [POINTER, POINTER],
@@ -103,12 +104,17 @@ def replay_graph(times):
     call("cuStreamSynchronize", stream)
 
 
+def take(size):
+    taken.append(made("cuMemAlloc_v2", size).value)
+
+
 def ledger():
     text = ctypes.create_string_buffer(1 << 16)
     lib.standin_ledger(text, len(text))
     return json.loads(text.value)
 
 
+taken = []
 print(json.dumps("ready"), flush=True)
 for line in sys.stdin:
     command, *numbers = line.split()
@@ -123,6 +129,10 @@ for line in sys.stdin:
         kernels = {name: made("cuModuleGetFunction", module, name.encode()) for name in NAMES}
     elif command == "capture":
         executable = capture()
+    elif command == "take":
+        take(*map(int, numbers))
+    elif command == "free":
+        call("cuMemFree_v2", taken[int(numbers[0])])
     elif command == "update":
         update()
     elif command == "replay":

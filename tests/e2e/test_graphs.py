@@ -18,7 +18,7 @@ from tests.e2e.programs import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kernel, pytest.mark.timeout(180)]
 ROOT = Path(__file__).resolve().parents[2]
-KERNELS, BYTES = "gpu_graph_kernels/count", "gpu_memcpy/bytes"
+KERNELS, BYTES, MEMORY = "gpu_graph_kernels/count", "gpu_memcpy/bytes", "gpu_memory_reserved/bytes"
 CAPTURE = ("<module>", "capture", "captured", "model_forward")
 REPLAY = ("<module>", "replay_graph", "call")
 STEP = {
@@ -166,3 +166,40 @@ def test_an_agent_that_is_killed_and_started_again_knows_the_captures(driver: Pa
 
     assert of(second, KERNELS, target.pid) == times(STEP, 40)
     assert of(second, LAUNCHES, target.pid) == {(*REPLAY, "[graph replay]"): 40}
+
+
+def test_driver_memory_is_held_by_the_stack_that_took_it(driver: Path, target: Target, tmp_path: Path) -> None:
+    with Agent(tmp_path, driver) as agent:
+        agent.wait_ready()
+        target.say("open")
+        target.say("take 4096")
+        target.say("take 8192")
+        target.say("free 0")
+        target.say("capture")
+        target.say("replay 2")
+        handed_on(agent, target, 7)
+        assert agent.stop() == 0, agent.log()
+    last = {(*path, leaf): value for (path, leaf), value in agent.last(MEMORY, target.pid).items()}
+
+    assert last == {
+        ("<module>", "made", "call", "cuMemAlloc_v2"): 4096,
+        ("<module>", "take", "made", "call", "cuMemAlloc_v2"): 8192,
+    }
+
+
+def test_waits_bound_the_time_of_replays_and_launches_in_a_capture_have_none(
+    driver: Path, target: Target, tmp_path: Path
+) -> None:
+    with Agent(tmp_path, driver) as agent:
+        agent.wait_ready()
+        target.say("open")
+        target.say("capture")
+        target.say("replay 1")  # teaches the wait's return site
+        handed_on(agent, target, 6)
+        target.say("replay 3")
+        handed_on(agent, target, 9)
+        assert agent.stop() == 0, agent.log()
+    found = of(agent, "gpu_time_bound/nanoseconds", target.pid)
+
+    assert set(found) == {(*REPLAY, "[graph replay]")}
+    assert found[*REPLAY, "[graph replay]"] >= 3 * 50_000, "five kernels of 10 microseconds each"

@@ -101,6 +101,7 @@ def launch_samples(interner: Interner, launches: Table) -> list[Table]:
         make.rows(semconv.GPU_KERNEL_LAUNCHES, started, np.ones(len(launches), np.int64)),
         make.rows(semconv.GPU_LAUNCH_TIME, started & (duration >= 0), duration),
         make.rows(semconv.GPU_MEMCPY, copied, launches["bytes"]),
+        make.rows(semconv.GPU_MEMSET, (kind == CallKind.MEMSET) & (launches["bytes"] > 0), launches["bytes"]),
         make.rows(semconv.GPU_SYNC, (kind == CallKind.SYNC) & (duration >= 0), duration),
     ]
 

@@ -22,8 +22,10 @@ from otelprof.ebpf.mappings import NewMapping
 from otelprof.ebpf.session import Drained, Session
 from otelprof.errors import TargetError
 from otelprof.processes.table import Change, ChangeKind, Process
+from otelprof.receivers.ebpf.allocations import Allocations
+from otelprof.receivers.ebpf.bounds import ALL_STREAMS, Bounds, launches_that_run
 from otelprof.receivers.ebpf.config import Cuda
-from otelprof.receivers.ebpf.graphs import REPLAY, Graphs
+from otelprof.receivers.ebpf.graphs import REPLAY, Graphs, process_keys
 from otelprof.receivers.ebpf.journal import Journal
 from otelprof.receivers.ebpf.late_names import LateNames
 from otelprof.receivers.ebpf.rows import Ids, Rows, columns, distinct
@@ -69,6 +71,8 @@ class Calls:
             self._returning[number] = point.returns is not Returns.NOTHING
         self._graphs = Graphs(rows, self._names, self._key, self._kinds, self._entries, settings.graph_stacks == "replay")
         self._follows_graphs = settings.graphs
+        self._bounds = Bounds() if settings.time_bounds else None
+        self._memory = Allocations(rows, self._key, self._entries) if settings.memory else None
 
     # --- probes ------------------------------------------------------------------------------------------------
 
@@ -95,6 +99,8 @@ class Calls:
             self._names.leave(process.incarnation, process.pid)
             self._graphs.leave(process.incarnation)
             self._late.leave(process.incarnation)
+            if self._memory is not None:
+                self._memory.leave(process.incarnation)
             self._journal.leave(process)
 
     def mapped(self, process: Process | None, mapping: NewMapping) -> None:
@@ -134,6 +140,8 @@ class Calls:
         self._late.turn()
         if self._follows_graphs:
             self._graphs.take(calls, drained.returns)
+        if self._memory is not None:
+            self._memory.take(calls, drained.returns)
         self._keep_journal()
         self._note_ends(drained.returns[self._kinds[drained.returns["entry"]] == CallKind.SYNC])
 
@@ -190,8 +198,15 @@ class Calls:
         return self._made(calls[~held], kinds[~held], interner)
 
     def replayed(self) -> Table:
-        """SAMPLES rows of the kernels in replays of graphs."""
-        return self._graphs.samples() if self._follows_graphs else np.zeros(0, SAMPLES)
+        """SAMPLES rows of the kernels in replays of graphs, of time bounds, and of the driver memory that is held."""
+        tables = [np.zeros(0, SAMPLES)]
+        if self._follows_graphs:
+            tables.append(self._graphs.samples())
+        if self._bounds is not None:
+            tables.append(self._bounds.samples(self._rows.interner))
+        if self._memory is not None:
+            tables.append(self._memory.samples(time.monotonic_ns(), self._watch.resource))
+        return np.concatenate(tables)
 
     def _held(self, calls: Table, kinds: Table) -> npt.NDArray[np.bool_]:
         """Waits that go on, as far as one can tell: young, not seen ending, and their end would be seen."""
@@ -218,11 +233,27 @@ class Calls:
         launches = kinds == CallKind.KERNEL
         table["kernel"][launches] = self._kernels(calls[launches], interner)
         table["kernel"][self._graphs.is_replay(calls["dispatch"])] = interner.frames.id(REPLAY)
-        table["bytes"][self._graphs.is_captured(calls["dispatch"])] = 0  # they are moved by the replays
+        captured = self._graphs.is_captured(calls["dispatch"])
+        table["bytes"][captured & ((kinds == CallKind.MEMCPY) | (kinds == CallKind.MEMSET))] = (
+            0  # they are moved by the replays
+        )
         waits = kinds == CallKind.SYNC
         table["duration"][waits] = [self._ended.pop(int(number), -1) for number in calls["dispatch"][waits]]
+        if self._bounds is not None:
+            self._bound(self._bounds, calls, table, interner)
         self._counters.add(LAUNCHES_SEEN, int(np.count_nonzero(launches | (kinds == CallKind.GRAPH))))
         return table
+
+    def _bound(self, bounds: Bounds, calls: Table, table: Table, interner: Interner) -> None:
+        """Have launches that ran bounded by waits that have ended."""
+        processes = process_keys(calls["origin"], self._key)
+        run = launches_that_run(table) & ~self._graphs.is_captured(calls["dispatch"])
+        waits = (
+            (table["kind"] == CallKind.SYNC) & (table["duration"] >= 0) & (calls["entry"] != wire()["CUDA_EVENT_SYNCHRONIZE"])
+        )
+        ended = table[waits].copy()
+        ended["stream"][calls["entry"][waits] == wire()["CUDA_CONTEXT_SYNCHRONIZE"]] = ALL_STREAMS
+        bounds.take(interner, processes[run], table[run], (processes[waits], ended))
 
     def _kernels(self, calls: Table, interner: Interner) -> Ids:
         return distinct(keyed(calls, "function"), lambda key: interner.frames.id(self._kernel(key)))

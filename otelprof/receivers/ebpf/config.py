@@ -42,6 +42,10 @@ class Cuda:
     graph_stacks: Literal["capture", "replay"] = setting(
         "capture", "where the kernels of a replay hang: under the stacks that captured them, or under the one that replays"
     )
+    time_bounds: bool = setting(
+        True, "bound the time of kernels by waits that have ended: gpu_time_bound, never called GPU time"
+    )
+    memory: bool = setting(True, "follow the driver's allocations: gpu_memory_reserved, segments that are held, by stack")
     libraries: tuple[str, ...] = setting(
         DRIVER_PLACES, "driver libraries that are probed before a process maps them, so that the names of its kernels are known"
     )

@@ -71,6 +71,15 @@ def stream_keys(calls: Table) -> npt.NDArray[np.uint64]:
     return np.where(own, calls["origin"]["tid"].astype(np.uint64) | _OWN_STREAM, stream)
 
 
+def process_keys(records: Table, key_of: Callable[[int, int], int]) -> npt.NDArray[np.int64]:
+    """`key_of` the incarnation and PID of each record; asked once for each different pair."""
+    pairs = np.zeros(len(records), [("process", "u4"), ("pid", "u4")])
+    pairs["process"], pairs["pid"] = records["process"], records["pid"]
+    found, inverse = np.unique(pairs, return_inverse=True)
+    keys = np.array([key_of(int(pair["process"]), int(pair["pid"])) for pair in found], np.int64)
+    return keys[inverse.ravel()]
+
+
 class Graphs:
     """The graphs of all processes.
 
@@ -130,16 +139,9 @@ class Graphs:
 
     def _split(self, calls: Table, returns: Table) -> None:
         """Process by process."""
-        ours, theirs = self._keys(calls["origin"]), self._keys(returns)
+        ours, theirs = process_keys(calls["origin"], self._key_of), process_keys(returns, self._key_of)
         for process in np.union1d(ours, theirs).tolist():
             self._follow(process, calls[ours == process], returns[theirs == process])
-
-    def _keys(self, records: Table) -> npt.NDArray[np.int64]:
-        pairs = np.zeros(len(records), [("process", "u4"), ("pid", "u4")])
-        pairs["process"], pairs["pid"] = records["process"], records["pid"]
-        found, inverse = np.unique(pairs, return_inverse=True)
-        keys = np.array([self._key_of(int(pair["process"]), int(pair["pid"])) for pair in found], np.int64)
-        return keys[inverse.ravel()]
 
     def _follow(self, process: int, calls: Table, returns: Table) -> None:
         followed = self._processes.setdefault(process, _Followed())
@@ -214,7 +216,7 @@ class Graphs:
 
     def _capture(self, followed: _Followed, launches: Table) -> None:
         keys, kinds = stream_keys(launches), self._kinds[launches["entry"]]
-        self._captured.append(launches["dispatch"][kinds == CallKind.MEMCPY].copy())
+        self._captured.append(launches["dispatch"].copy())
         for stream in np.unique(keys).tolist():
             graph = followed.graphs.capturing(stream)
             here = keys == stream
@@ -278,7 +280,7 @@ class Graphs:
         return np.isin(dispatches, np.concatenate([np.zeros(0, np.uint64), *self._known]))
 
     def is_captured(self, dispatches: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Which copies were put into a graph instead of being done."""
+        """Which calls put work into a graph instead of having it done."""
         return np.isin(dispatches, np.concatenate([np.zeros(0, np.uint64), *self._captured]))
 
     def samples(self) -> Table:
