@@ -218,6 +218,10 @@ class ClickHouseStore:
         given.update(_trace_parameters(selection.traces))
         if selection.spans:
             given["spans"] = list(selection.spans)
+        if selection.profiles:
+            given["profiles"] = list(selection.profiles)
+        if selection.stacks is not None:
+            given["stacks"] = selection.stacks.tolist()
         return given
 
 

@@ -1,4 +1,4 @@
-"""querier.v1.QuerierService as Connect unary calls over HTTP POST, protobuf and JSON: what Grafana's data source calls.
+"""Pyroscope's query services as Connect unary calls over HTTP POST, protobuf and JSON: what Grafana calls.
 
 Protocol: https://connectrpc.com/docs/protocol (unary requests). The service's paths, messages and habits of Pyroscope
 3fe6a457. Answers of the methods are built here; what they say comes from query.py.
@@ -6,19 +6,31 @@ Protocol: https://connectrpc.com/docs/protocol (unary requests). The service's p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
+from otelprof.backend import exchange
 from otelprof.backend.flame import FlameGraph
 from otelprof.backend.messages import new
-from otelprof.backend.query import Querier, Question
+from otelprof.backend.query import Querier, Question, Side
 from otelprof.backend.series import Range
 from otelprof.errors import MalformedInput
 
-SERVICE = "/querier.v1.QuerierService/"
+QUERIER = "/querier.v1.QuerierService/"
+SERVICES = {
+    QUERIER: (
+        "ProfileTypes", "LabelNames", "LabelValues", "Series", "SelectMergeStacktraces", "SelectMergeSpanProfile",
+        "SelectMergeProfile", "SelectSeries", "Diff", "GetProfileStats", "AnalyzeQuery",
+    ),
+    "/settings.v1.SettingsService/": ("Get",),
+    "/capabilities.v1.FeatureFlagsService/": ("GetFeatureFlags",),
+}  # fmt: skip
+"""The paths of the services, and which of their methods are served."""
+
+_FLAMEGRAPH = 1  # ProfileFormat
 JSON, PROTO = "application/json", "application/proto"
 
 Answer = Callable[[Querier, Any], Any]
@@ -50,8 +62,17 @@ def _pair(name: str, value: str) -> Any:
     return pair
 
 
-def _question(request: Any, **more: Sequence[str]) -> Question:
+def _question(request: Any) -> Question:
+    """What a request asks; selectors of links and profiles as far as the message has them."""
+    chosen = {field.name for field, _ in request.ListFields()}
+    fields = (("profiles", "profile_id_selector"), ("traces", "trace_id_selector"), ("spans", "span_selector"))
+    more = {name: getattr(request, field) for name, field in fields if field in chosen}
     return Question(request.profile_typeID, request.label_selector, request.start, request.end, **more)
+
+
+def _path(request: Any) -> list[str]:
+    """The call site at the root that stacks have to begin with."""
+    return [site.name for site in request.stack_trace_selector.call_site]
 
 
 def _range(request: Any) -> Range:
@@ -84,14 +105,25 @@ def _series(querier: Querier, request: Any) -> Any:
 
 
 def _merge_stacktraces(querier: Querier, request: Any) -> Any:
-    question = _question(request, traces=request.trace_id_selector, spans=request.span_selector)
-    path = [site.name for site in request.stack_trace_selector.call_site]
-    flame = querier.flame(question, request.max_nodes, path)
+    if request.format > _FLAMEGRAPH:
+        raise MalformedInput("only the format FLAMEGRAPH is served here; for pprof call SelectMergeProfile")
+    flame = querier.flame(_question(request), request.max_nodes, _path(request))
     return new("SelectMergeStacktracesResponse", flamegraph=_flame_message(flame))
 
 
+def _merge_profile(querier: Querier, request: Any) -> Any:
+    return exchange.pprof_message(querier, _question(request), _path(request))
+
+
+def _diff(querier: Querier, request: Any) -> Any:
+    left, right = (Side(_question(one), _path(one)) for one in (request.left, request.right))
+    flame = querier.diff(left, right, max(request.left.max_nodes, request.right.max_nodes))
+    ticks = dict(zip(("leftTicks", "rightTicks"), flame.totals, strict=True))
+    return new("DiffResponse", flamegraph=new("FlameGraphDiff", **_shared(flame), **ticks))
+
+
 def _merge_span_profile(querier: Querier, request: Any) -> Any:
-    flame = querier.flame(_question(request, spans=request.span_selector), request.max_nodes)
+    flame = querier.flame(_question(request), request.max_nodes)
     return new("SelectMergeSpanProfileResponse", flamegraph=_flame_message(flame))
 
 
@@ -99,15 +131,19 @@ def _flame_message(flame: FlameGraph) -> Any:
     """The graph; None when it is empty, which Grafana shows as `no data`."""
     if not flame.levels:
         return None
-    message = new("FlameGraph", names=[name.text for name in flame.names], total=flame.total, max_self=flame.max_self)
-    for level in flame.levels:
-        message.levels.add(values=level.tolist())
-    return message
+    return new("FlameGraph", **_shared(flame))
+
+
+def _shared(flame: FlameGraph) -> dict[str, Any]:
+    """The fields that graphs of one side and of two have in common."""
+    levels = [new("Level", values=level.tolist()) for level in flame.levels]
+    return {"names": [name.text for name in flame.names], "levels": levels, "total": flame.total, "max_self": flame.max_self}
 
 
 def _select_series(querier: Querier, request: Any) -> Any:
     answer = new("SelectSeriesResponse")
-    for line in querier.lines(_question(request), request.step or 15, request.group_by, request.limit):
+    chosen = Side(_question(request), _path(request))
+    for line in querier.lines(chosen, request.step or 15, request.group_by, request.limit):
         points = [new("Point", value=value, timestamp=at) for at, value in line.points]
         answer.series.add(labels=[_pair(name, value) for name, value in line.labels], points=points)
     return answer
@@ -118,6 +154,13 @@ def _profile_stats(querier: Querier, _request: Any) -> Any:
     return new("GetProfileStatsResponse", data_ingested=last > 0, oldest_profile_time=first, newest_profile_time=last)
 
 
+def _analyze(querier: Querier, request: Any) -> Any:
+    """How much a query would read; the index knows the series of it, and nothing is stored twice."""
+    found = len(querier.index.any_of([request.query], _range(request)))
+    scope = new("QueryScope", component_type="store", component_count=1, series_count=found)
+    return new("AnalyzeQueryResponse", query_scopes=[scope], query_impact=new("QueryImpact", total_queried_series=found))
+
+
 METHODS: dict[str, Answer] = {
     "ProfileTypes": _profile_types,
     "LabelNames": _label_names,
@@ -126,5 +169,10 @@ METHODS: dict[str, Answer] = {
     "SelectMergeStacktraces": _merge_stacktraces,
     "SelectMergeSpanProfile": _merge_span_profile,
     "SelectSeries": _select_series,
+    "SelectMergeProfile": _merge_profile,
+    "Diff": _diff,
     "GetProfileStats": _profile_stats,
+    "AnalyzeQuery": _analyze,
+    "Get": lambda _querier, _request: new("GetResponse"),
+    "GetFeatureFlags": lambda _querier, _request: new("GetFeatureFlagsResponse"),
 }

@@ -6,12 +6,14 @@ What comes in takes the same way as everything else: it is written as OTLP and d
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from otelprof.backend.query import Querier, Question
+from otelprof.backend.query import MAX_TIME, Querier, Question
+from otelprof.backend.times import nanoseconds
 from otelprof.batch import SAMPLES, Batch, Frame, FrameKind, Interner, ProfileType, Resource
 from otelprof.errors import MalformedInput
 from otelprof.formats import folded, pprof, speedscope
@@ -48,6 +50,11 @@ def export(querier: Querier, question: Question, form: str) -> Download:
     return Download(write(_batch(querier, question, kind), kind.type), media_type, f"{kind.type}.{ending}")
 
 
+def pprof_message(querier: Querier, question: Question, path: Sequence[str] = ()) -> Any:
+    """What a question selects, of stacks that begin with `path`, as pprof's message."""
+    return pprof.message(_batch(querier, question, _type_of(question.type), path))
+
+
 def _type_of(type_id: str) -> ProfileType:
     """The profile type that an id of Pyroscope's form names; CPU time is nanoseconds, as it is stored."""
     parts = type_id.split(":")
@@ -56,8 +63,8 @@ def _type_of(type_id: str) -> ProfileType:
     return ProfileType(parts[1], parts[2], parts[3] or parts[1], parts[4] or parts[2])
 
 
-def _batch(querier: Querier, question: Question, kind: ProfileType) -> Batch:
-    stacks, values = querier.stacks(question)
+def _batch(querier: Querier, question: Question, kind: ProfileType, path: Sequence[str] = ()) -> Batch:
+    stacks, values = querier.stacks(question, path)
     interner = Interner()
     made = dict(zip(*_made(querier.store.frames(np.unique(stacks.frames))), strict=True))
     ids = {key: interner.frames.id(frame) for key, frame in made.items()}
@@ -66,10 +73,11 @@ def _batch(querier: Querier, question: Question, kind: ProfileType) -> Batch:
     rows = np.zeros(len(stacks), SAMPLES)
     spans = np.column_stack([np.cumsum(stacks.lengths) - stacks.lengths, np.cumsum(stacks.lengths)]).tolist()
     rows["stack"] = [interner.stacks.id(tuple(numbers[first:end])) for first, end in spans]
-    rows["value"], rows["time"] = values, question.start * 1_000_000
+    start = min(max(question.start, 0), MAX_TIME) * 1_000_000
+    rows["value"], rows["time"] = values, start
     rows["type"], rows["resource"] = interner.types.id(kind), interner.resources.id(Resource(()))
-    end = question.end * 1_000_000 or time.time_ns()
-    return Batch(interner, question.start * 1_000_000, max(end, question.start * 1_000_000 + 1), samples=rows, clock_offset=0)
+    end = min(question.end, MAX_TIME) * 1_000_000 if question.end > 0 else time.time_ns()
+    return Batch(interner, start, max(end, start + 1), samples=rows[rows["value"] > 0], clock_offset=0)
 
 
 def _made(frames: Frames) -> tuple[list[int], list[Frame]]:
@@ -141,22 +149,9 @@ def _resource(name: str) -> Resource:
 
 def _times(parameters: Mapping[str, str]) -> tuple[int, int]:
     """[from, until) as Unix nanoseconds; now where they aren't given."""
-    end = _nanoseconds(parameters.get("until", "")) or time.time_ns()
-    start = _nanoseconds(parameters.get("from", "")) or end - 10**9
+    end = nanoseconds(parameters.get("until", "")) or time.time_ns()
+    start = nanoseconds(parameters.get("from", "")) or end - 10**9
     return start, max(end, start + 1)
-
-
-def _nanoseconds(text: str) -> int:
-    """A time in seconds, milliseconds, microseconds or nanoseconds, told apart by its length as Pyroscope does."""
-    if not text:
-        return 0
-    if not (text.isascii() and text.isdecimal() and len(text) <= 19):
-        raise MalformedInput(f"from and until are Unix times, not {text[:40]!r}")
-    number = int(text)
-    for limit, factor in ((10**11, 10**9), (10**14, 10**6), (10**17, 10**3)):
-        if number < limit:
-            return number * factor
-    return number
 
 
 def _rate(parameters: Mapping[str, str]) -> int:

@@ -29,6 +29,14 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
+class Top:
+    """The largest functions, and the total of each side."""
+
+    functions: list[Function]
+    totals: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Sandwich:
     """`callers` grows from the function towards the roots, `callees` towards the leaves; both begin with the function."""
 
@@ -38,7 +46,7 @@ class Sandwich:
     callees: FlameGraph = field(default_factory=FlameGraph)
 
 
-def top(stacks: Stacks, values: Ints, load: Load, limit: int, by_total: bool = False) -> list[Function]:
+def top(stacks: Stacks, values: Ints, load: Load, limit: int, by_total: bool = False) -> Top:
     """The `limit` largest functions of stacks with values i8[n] or, of two sides, i8[2, n].
 
     One side: by own value or total. Two sides: by how much the share of the own value changed.
@@ -56,7 +64,10 @@ def top(stacks: Stacks, values: Ints, load: Load, limit: int, by_total: bool = F
         weight = np.abs(share[1] - share[0])
     order = np.lexsort((-total.sum(axis=0), -weight))
     chosen = order[total.sum(axis=0)[order] > 0][: min(max(limit, 1), MAX_FUNCTIONS)].tolist()
-    return [Function(naming.names[i], naming.places[i], tuple(own[:, i].tolist()), tuple(total[:, i].tolist())) for i in chosen]
+    found = [
+        Function(naming.names[i], naming.places[i], tuple(own[:, i].tolist()), tuple(total[:, i].tolist())) for i in chosen
+    ]
+    return Top(found, tuple(values.sum(axis=1).tolist()))
 
 
 def _leaves(stacks: Stacks, numbers: Ints) -> Ints:

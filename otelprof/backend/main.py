@@ -19,6 +19,7 @@ import grpc
 import uvicorn
 
 from otelprof import counters
+from otelprof.backend.context import Backend
 from otelprof.backend.guard import GrpcGuard, Tokens
 from otelprof.backend.ingest import Ingest
 from otelprof.backend.live import Live
@@ -27,7 +28,7 @@ from otelprof.backend.options import BackendOptions
 from otelprof.backend.query import Querier
 from otelprof.backend.series import SeriesIndex
 from otelprof.backend.store import Store
-from otelprof.backend.web import Backend, application
+from otelprof.backend.web import application
 from otelprof.config.telemetry import split_address
 from otelprof.counters import Counters
 from otelprof.errors import OtelprofError, UsageError

@@ -82,6 +82,11 @@ class MemoryStore:
             chosen &= np.any([(rows["trace_hi"] == hi) & (rows["trace_lo"] == lo) for hi, lo in selection.traces], axis=0)
         if selection.spans:
             chosen &= np.isin(rows["span"], np.array(selection.spans, np.uint64))
+        if selection.profiles:
+            ids = [(rows["profile_hi"] == hi) & (rows["profile_lo"] == lo) for hi, lo in selection.profiles]
+            chosen &= np.any(ids, axis=0)
+        if selection.stacks is not None:
+            chosen &= np.isin(rows["stack"], selection.stacks)
         found: Table = rows[chosen]
         return found
 

@@ -1,8 +1,8 @@
 """The messages of Pyroscope's query API, from a table: the same wire as querier/v1 and types/v1 without a generated file.
 
-Names and numbers: grafana/pyroscope api/querier/v1/querier.proto and api/types/v1/types.proto (that folder is Apache-2.0) at
-3fe6a457. Only what we read or write stands here; other fields are ignored, as protobuf does. docs/decisions says why a
-table and not protoc's output.
+Names and numbers: grafana/pyroscope api/querier/v1/querier.proto, types/v1, settings/v1 and capabilities/v1 (the folder api is
+Apache-2.0) at 3fe6a457. Only what we read or write stands here; other fields are ignored, as protobuf does. docs/decisions
+says why a table and not protoc's output.
 """
 
 from __future__ import annotations
@@ -39,11 +39,27 @@ TABLE = {
     "SelectMergeSpanProfileRequest": "profile_typeID 1 string, label_selector 2 string, span_selector 3 string*, "
     "start 4 int64, end 5 int64, max_nodes 6 int64, format 7 ProfileFormat",
     "SelectMergeSpanProfileResponse": "flamegraph 1 FlameGraph",
+    "SelectMergeProfileRequest": f"{_QUERY}, max_nodes 5 int64, stack_trace_selector 6 StackTraceSelector, "
+    "profile_id_selector 7 string*, trace_id_selector 8 string*",
+    "DiffRequest": "left 1 SelectMergeStacktracesRequest, right 2 SelectMergeStacktracesRequest",
+    "FlameGraphDiff": "names 1 string*, levels 2 Level*, total 3 int64, max_self 4 int64, "
+    "leftTicks 5 int64, rightTicks 6 int64",
+    "DiffResponse": "flamegraph 1 FlameGraphDiff",
+    "AnalyzeQueryRequest": "start 2 int64, end 3 int64, query 4 string",
+    "QueryScope": "component_type 1 string, component_count 2 uint64, series_count 4 uint64",
+    "QueryImpact": "total_queried_series 3 uint64, deduplication_needed 4 bool",
+    "AnalyzeQueryResponse": "query_scopes 1 QueryScope*, query_impact 2 QueryImpact",
     "SelectSeriesRequest": f"{_QUERY}, group_by 5 string*, step 6 double, aggregation 7 Aggregation, "
     "stack_trace_selector 8 StackTraceSelector, limit 9 int64",
     "Point": "value 1 double, timestamp 2 int64",
     "Series": "labels 1 LabelPair*, points 2 Point*",
     "SelectSeriesResponse": "series 1 Series*",
+    "GetRequest": "",  # of the settings
+    "GetResponse": "settings 1 Setting*",
+    "Setting": "name 1 string, value 2 string, modifiedAt 3 int64",
+    "GetFeatureFlagsRequest": "",
+    "GetFeatureFlagsResponse": "feature_flags 1 FeatureFlag*",
+    "FeatureFlag": "name 1 string, enabled 2 bool",
     "GetProfileStatsRequest": "",
     "GetProfileStatsResponse": "data_ingested 1 bool, oldest_profile_time 2 int64, newest_profile_time 3 int64",
 }
@@ -58,6 +74,7 @@ _PACKAGE = "otelprof.querier"  # not on the wire: Connect carries the name of th
 _SCALARS = {
     "string": FieldDescriptorProto.TYPE_STRING,
     "int64": FieldDescriptorProto.TYPE_INT64,
+    "uint64": FieldDescriptorProto.TYPE_UINT64,
     "double": FieldDescriptorProto.TYPE_DOUBLE,
     "bool": FieldDescriptorProto.TYPE_BOOL,
 }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from otelprof.backend import functions
 from otelprof.backend.flame import DEFAULT_NODES, FlameGraph, merge
-from otelprof.backend.functions import Function, Sandwich
+from otelprof.backend.functions import Sandwich, Top
 from otelprof.backend.selector import label_name
 from otelprof.backend.series import Range, SeriesIndex
 from otelprof.backend.store import Selection, Store, Sums
@@ -39,11 +39,20 @@ class Question:
     end: int = 0
     traces: Sequence[str] = ()
     spans: Sequence[str] = ()
+    profiles: Sequence[str] = ()  # ids, as UUIDs
 
     @property
     def range(self) -> Range:
         """Its time."""
         return Range(self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A question, only for stacks that begin at the root with the names of `path`."""
+
+    question: Question
+    path: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +76,18 @@ class Querier:
 
     def flame(self, question: Question, max_nodes: int = DEFAULT_NODES, path: Sequence[str] = ()) -> FlameGraph:
         """The merged flame graph; with `path` only of stacks that begin with these names."""
-        stacks, values = self.stacks(question)
-        if path:
-            frames = self.store.frames(np.unique(stacks.frames))
-            values = np.where(_begin_with(stacks, frames, path), values, 0)
-        return merge(stacks, values, self.store.frames, max_nodes)
+        return merge(*self.stacks(question, path), self.store.frames, max_nodes)
 
-    def diff(self, left: Question, right: Question, max_nodes: int = DEFAULT_NODES) -> FlameGraph:
+    def diff(self, left: Side, right: Side, max_nodes: int = DEFAULT_NODES) -> FlameGraph:
         """The merged flame graph of two sides."""
         return merge(*self._both(left, right), self.store.frames, max_nodes)
 
-    def top(self, question: Question, limit: int, by_total: bool = False) -> list[Function]:
+    def top(self, question: Question, limit: int, by_total: bool = False) -> Top:
         """The functions with the largest own (or total) values."""
         stacks, values = self.stacks(question)
         return functions.top(stacks, values, self.store.frames, limit, by_total)
 
-    def changed(self, left: Question, right: Question, limit: int) -> list[Function]:
+    def changed(self, left: Side, right: Side, limit: int) -> Top:
         """The functions whose own share changed most between two sides."""
         return functions.top(*self._both(left, right), self.store.frames, limit)
 
@@ -91,9 +96,9 @@ class Querier:
         stacks, values = self.stacks(question)
         return functions.sandwich(stacks, values, self.store.frames, name, max_nodes)
 
-    def _both(self, left: Question, right: Question) -> tuple[Stacks, Values]:
-        """The stacks of two questions, and i8[2, n] of their values."""
-        parts = [self.stacks(question) for question in (left, right)]
+    def _both(self, left: Side, right: Side) -> tuple[Stacks, Values]:
+        """The stacks of two sides, and i8[2, n] of their values."""
+        parts = [self.stacks(side.question, side.path) for side in (left, right)]
         keys, first = np.unique(np.concatenate([stacks.keys for stacks, _ in parts]), return_index=True)
         frames = np.concatenate([stacks.frames for stacks, _ in parts])
         kept = Ragged(frames, np.concatenate([stacks.lengths for stacks, _ in parts])).take(first)
@@ -102,23 +107,24 @@ class Querier:
             side[np.searchsorted(keys, stacks.keys)] = own
         return Stacks(keys, kept.lengths, kept.data), values
 
-    def stacks(self, question: Question) -> tuple[Stacks, Values]:
+    def stacks(self, question: Question, path: Sequence[str] = ()) -> tuple[Stacks, Values]:
         """The selected stacks and the value of each; values of stacks that aren't known go to one of one unknown frame."""
         selection = self._selection(question)
         if selection is None:
             return Stacks(np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.uint64)), np.zeros(0, np.int64)
         sums = self.store.sums(selection)
-        return _known(self.store.stacks(sums.stacks), sums)
+        stacks, values = _known(self.store.stacks(sums.stacks), sums)
+        if path:
+            values = np.where(_begin_with(stacks, self.store.frames(np.unique(stacks.frames)), path), values, 0)
+        return stacks, values
 
-    def lines(self, question: Question, step: float, group_by: Sequence[str] = (), limit: int = 0) -> list[Lines]:
+    def lines(self, side: Side, step: float, group_by: Sequence[str] = (), limit: int = 0) -> list[Lines]:
         """Sums per step of `step` seconds, one line for each set of values of `group_by`; the `limit` largest."""
-        milliseconds = max(round(step * 1000), 1000) if 0 < step < MAX_TIME else 0
-        if not milliseconds:
-            raise MalformedInput(f"a step is a number of seconds above 0, not {step}")
-        end = min(question.end, MAX_TIME) if question.end > 0 else self.index.times()[1]
-        if end - max(question.start, self.index.times()[0] if question.end <= 0 else 0) > MAX_POINTS * milliseconds:
-            raise MalformedInput(f"more than {MAX_POINTS} points: take a longer step or a shorter time")
-        selection = self._selection(question)
+        milliseconds = self._step(side.question, step)
+        selection = self._selection(side.question)
+        if selection is not None and side.path:
+            stacks, values = self.stacks(side.question, side.path)
+            selection = replace(selection, stacks=stacks.keys[values != 0]) if values.any() else None
         if selection is None:
             return []
         groups: dict[Pairs, dict[int, int]] = defaultdict(lambda: defaultdict(int))
@@ -128,6 +134,17 @@ class Querier:
         if limit > 0:
             found = sorted(found, key=lambda line: -line.total)[:limit]
         return sorted(found, key=lambda line: line.labels)
+
+    def _step(self, question: Question, seconds: float) -> int:
+        """The step in milliseconds; MalformedInput when it is no step or makes too many points."""
+        if not 0 < seconds < MAX_TIME:
+            raise MalformedInput(f"a step is a number of seconds above 0, not {seconds}")
+        step = max(round(seconds * 1000), 1000)
+        first, last = self.index.times()
+        end = min(question.end, MAX_TIME) if question.end > 0 else last
+        if end - max(question.start, first if question.end <= 0 else 0) > MAX_POINTS * step:
+            raise MalformedInput(f"more than {MAX_POINTS} points: take a longer step or a shorter time")
+        return step
 
     def series(self, selectors: Sequence[str], names: Sequence[str], within: Range) -> list[Pairs]:
         """Distinct label sets, cut to `names` when given; then only those that have one of them."""
@@ -151,7 +168,8 @@ class Querier:
             return None
         traces = tuple(trace_numbers(text) for text in question.traces[:MAX_IDS])
         spans = tuple(_number(text, 16, "span") for text in question.spans[:MAX_IDS])
-        return Selection(question.type, start, end, keys, traces, spans)
+        profiles = tuple(_profile(text) for text in question.profiles[:MAX_IDS])
+        return Selection(question.type, start, end, keys, traces, spans, profiles)
 
 
 def _number(text: str, digits: int, what: str) -> int:
@@ -166,6 +184,11 @@ def _number(text: str, digits: int, what: str) -> int:
 def trace_numbers(text: str) -> tuple[int, int]:
     """A trace id of 32 hex digits as two numbers."""
     number = _number(text, 32, "trace")
+    return number >> 64, number & (2**64 - 1)
+
+
+def _profile(text: str) -> tuple[int, int]:
+    number = _number(text.replace("-", ""), 32, "profile")
     return number >> 64, number & (2**64 - 1)
 
 

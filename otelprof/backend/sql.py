@@ -189,4 +189,8 @@ def _conditions(selection: Selection) -> str:
         parts.append("trace_lo IN {traces_lo:Array(UInt64)} AND (trace_hi, trace_lo) IN {traces:Array(Tuple(UInt64, UInt64))}")
     if selection.spans:
         parts.append("span_id IN {spans:Array(UInt64)}")
+    if selection.profiles:
+        parts.append("(profile_hi, profile_lo) IN {profiles:Array(Tuple(UInt64, UInt64))}")
+    if selection.stacks is not None:
+        parts.append("stack_id IN {stacks:Array(UInt64)}")
     return " AND ".join(parts)

@@ -50,7 +50,8 @@ class Block:
 class Selection:
     """Samples of one type ("": of all in WEIGHTS) in [start, end] (Unix milliseconds); `series` (keys) None: of all series.
 
-    With `traces` ((hi, lo) pairs) or `spans`, only samples whose link is one of them.
+    With `traces` ((hi, lo) pairs) or `spans`, only samples whose link is one of them; with `profiles` ((hi, lo) pairs of
+    profile ids) or `stacks` only those of these.
     """
 
     type: str
@@ -59,6 +60,8 @@ class Selection:
     series: Keys | None = None
     traces: tuple[tuple[int, int], ...] = ()
     spans: tuple[int, ...] = ()
+    profiles: tuple[tuple[int, int], ...] = ()
+    stacks: Keys | None = None
 
     @property
     def last_value(self) -> bool:

@@ -2,64 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from otelprof.backend import connect, exchange
-from otelprof.backend.flame import FlameGraph
-from otelprof.backend.guard import PAGES, Guard, Tokens
-from otelprof.backend.live import Live
-from otelprof.backend.query import Querier, Question
-from otelprof.backend.series import Range
+from otelprof.backend import api as api_v1
+from otelprof.backend import connect, exchange, pyroscope
+from otelprof.backend.context import Backend
+from otelprof.backend.guard import PAGES, Guard
 from otelprof.backend.store import StoreFailed
 from otelprof.counters import Counters
 from otelprof.errors import MalformedInput, OtelprofError, TooLarge
-from otelprof.otlp.server import PROFILES_PATHS, TRACES_PATH, Busy, Export, Receiver, WrongType, http_export, read_body
+from otelprof.otlp.server import PROFILES_PATHS, TRACES_PATH, Busy, Export, WrongType, http_export, read_body
 
 UI = Path(__file__).parent / "ui"
-QUERY_THREADS = 4
-MAX_QUERIES = 64  # waiting and running
 _GZIP_LEVEL = 1
-
-_T = TypeVar("_T")
-
-
-@dataclass
-class Backend:
-    """What the handlers work with."""
-
-    querier: Querier
-    receiver: Receiver
-    live: Live
-    counters: Counters
-    tokens: Tokens
-    local_only: bool = False  # names other than localhost are refused
-    ready: bool = False
-    queries: int = 0
-    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(QUERY_THREADS, "query"))
-
-    async def ask(self, question: Callable[..., _T], *arguments: Any) -> _T:
-        """Run a query in a thread; Busy when too many wait."""
-        if self.queries >= MAX_QUERIES:
-            raise Busy("too many queries at once; try again in a second")
-        self.queries += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self.threads, question, *arguments)
-        finally:
-            self.queries -= 1
 
 
 def application(backend: Backend) -> Guard:
@@ -67,20 +33,18 @@ def application(backend: Backend) -> Guard:
     api = _Api(backend)
     routes = [
         *(Route(path, api.page) for path in PAGES),
-        Mount("/static", StaticFiles(directory=UI, check_dir=False)),
+        Mount("/static", _Static(directory=UI, check_dir=False)),
         *(Route(path, api.otlp(backend.receiver.profiles), methods=["POST"]) for path in PROFILES_PATHS),
         Route(TRACES_PATH, api.otlp(backend.receiver.traces), methods=["POST"]),
-        Route(connect.SERVICE + "{method}", api.connect, methods=["POST"]),
-        Route("/api/v1/flamegraph", api.flamegraph),
-        Route("/api/v1/types", api.types),
-        Route("/api/v1/live", api.events),
-        Route("/api/v1/export", api.export),
+        *(Route(service + "{method}", api.connect(methods), methods=["POST"]) for service, methods in connect.SERVICES.items()),
+        *pyroscope.routes(backend),
+        *api_v1.routes(backend),
         Route("/ingest", api.ingest, methods=["POST"]),
         Route("/healthz", api.health),
         Route("/readyz", api.readiness),
         Route("/metrics", api.metrics),
     ]
-    handlers: Any = {OtelprofError: _refused, 404: _not_there, 405: _not_there}
+    handlers: Any = {OtelprofError: _refused, 404: _not_there, 405: _not_so}
     app = Starlette(
         routes=routes,
         exception_handlers=handlers,
@@ -111,6 +75,23 @@ async def _not_there(request: Request, _error_: Exception) -> Response:
     return _error(404, "not_found", f"{request.method} {request.url.path[:200]} isn't served here")
 
 
+async def _not_so(request: Request, error: Exception) -> Response:
+    answer = _error(405, "unimplemented", f"{request.url.path[:200]} isn't asked by {request.method}")
+    allowed = (getattr(error, "headers", None) or {}).get("Allow", "")
+    answer.headers["allow"] = ", ".join(sorted(allowed.split(", ")))
+    return answer
+
+
+class _Static(StaticFiles):
+    """The page's files. A browser asks each time whether one has changed, so that a new version is seen at once."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        """The file, or 304 where the browser has it."""
+        answer = super().file_response(*args, **kwargs)
+        answer.headers.update(_NO_CACHE)
+        return answer
+
+
 class _Api:
     """The handlers."""
 
@@ -126,39 +107,21 @@ class _Api:
 
         return handle
 
-    async def connect(self, request: Request) -> Response:
-        """One Connect unary call."""
-        method = request.path_params["method"]
-        if method not in connect.METHODS:
-            return _error(501, "unimplemented", f"{method[:100]} isn't served here")
-        kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
-        if kind not in (connect.JSON, connect.PROTO):
-            raise WrongType(f"content type {kind[:60]!r}; send {connect.PROTO} or {connect.JSON}")
-        data = await read_body(request.stream(), request.headers.get("content-encoding", ""))
-        answer = await self._backend.ask(connect.call, self._backend.querier, method, data, kind == connect.JSON)
-        return Response(answer, headers={"content-type": kind})
+    def connect(self, methods: Sequence[str]) -> Callable[[Request], Any]:
+        """The handler of Connect unary calls of one service."""
 
-    async def flamegraph(self, request: Request) -> Response:
-        """The flame graph for the page."""
-        question = _question(request)
-        nodes = _integer(request, "max_nodes", 8192)
-        graph = await self._backend.ask(self._backend.querier.flame, question, nodes)
-        return Response(await self._backend.ask(_graph_json, graph, question), media_type="application/json")
+        async def handle(request: Request) -> Response:
+            method = request.path_params["method"]
+            if method not in methods:
+                return _error(501, "unimplemented", f"{method[:100]} isn't served here")
+            kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+            if kind not in (connect.JSON, connect.PROTO):
+                raise WrongType(f"content type {kind[:60]!r}; send {connect.PROTO} or {connect.JSON}")
+            data = await read_body(request.stream(), request.headers.get("content-encoding", ""))
+            answer = await self._backend.ask(connect.call, self._backend.querier, method, data, kind == connect.JSON)
+            return Response(answer, headers={"content-type": kind})
 
-    async def types(self, _request: Request) -> Response:
-        """All profile types with their times and services."""
-        return JSONResponse({"types": _types(self._backend.querier)})
-
-    async def events(self, _request: Request) -> Response:
-        """Server-sent events about new data."""
-        return StreamingResponse(self._backend.live.events(), media_type="text/event-stream", headers=_NO_STORE)
-
-    async def export(self, request: Request) -> Response:
-        """A download in another format."""
-        form = request.query_params.get("format", "")
-        made = await self._backend.ask(exchange.export, self._backend.querier, _question(request), form)
-        name = f'attachment; filename="{made.file_name}"'
-        return Response(made.data, media_type=made.media_type, headers={"content-disposition": name})
+        return handle
 
     async def ingest(self, request: Request) -> Response:
         """Pyroscope's upload; single bad lines are named, the good ones stored."""
@@ -186,52 +149,6 @@ class _Api:
 
 
 _NO_CACHE = {"cache-control": "no-cache"}
-_NO_STORE = {"cache-control": "no-store"}
-
-
-def _question(request: Request) -> Question:
-    """What the page asks in its query string."""
-    given = request.query_params
-    start, end = _integer(request, "from", 0), _integer(request, "until", 0)
-    traces, spans = given.getlist("trace"), given.getlist("span")
-    return Question(given.get("type", ""), given.get("query", ""), start, end, traces, spans)
-
-
-def _integer(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name, "")
-    try:
-        return int(text[:20]) if text else default
-    except ValueError:
-        raise MalformedInput(f"{name} is a whole number, not {text[:40]!r}") from None
-
-
-def _graph_json(graph: FlameGraph, question: Question) -> bytes:
-    parts = question.type.split(":")
-    return json.dumps(
-        {
-            "names": [name.text for name in graph.names],
-            "kinds": [name.kind for name in graph.names],
-            "files": graph.places,
-            "levels": [level.tolist() for level in graph.levels],
-            "total": graph.total,
-            "max_self": graph.max_self,
-            "other": graph.other,
-            "unit": parts[2] if len(parts) > 2 else "",
-            "until": question.end,
-        },
-        separators=(",", ":"),
-        ensure_ascii=False,
-    ).encode("utf-8", "replace")
-
-
-def _types(querier: Querier) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for seen, _ in querier.index.matching((), Range()):
-        kind = seen.series.type
-        one = found.setdefault(kind, {"id": kind, "unit": kind.split(":")[2], "first": 2**62, "last": 0, "services": set()})
-        one["first"], one["last"] = min(one["first"], seen.first), max(one["last"], seen.last)
-        one["services"].add(seen.series.service)
-    return [{**one, "services": sorted(one["services"])} for _, one in sorted(found.items())]
 
 
 def metrics_text(counted: Counters) -> str:

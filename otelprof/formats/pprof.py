@@ -31,6 +31,11 @@ _Column = tuple[str, str, int]  # type, unit, factor
 
 def write(batch: Batch) -> bytes:
     """All samples of the batch; values of several types that share stack and labels are one sample."""
+    return gzip.compress(message(batch).SerializeToString(), 6, mtime=0)
+
+
+def message(batch: Batch) -> Any:
+    """The same as pprof's message (pprof_schema.Profile)."""
     return _Writer(batch).written()
 
 
@@ -44,7 +49,7 @@ class _Writer:
         self._ids: dict[tuple[Any, ...], int] = {("string", ""): 0}
         self._columns: dict[int, list[int]] = {}
 
-    def written(self) -> bytes:
+    def written(self) -> Any:
         self._types()
         keys = ("stack", "thread", "resource", "link")
         samples: dict[tuple[int, ...], list[int]] = {}
@@ -55,7 +60,7 @@ class _Writer:
                 values[column] += int(row["value"]) * self._factors[column]
         for key, values in samples.items():
             self._sample(key, values)
-        return gzip.compress(self._profile.SerializeToString(), 6, mtime=0)
+        return self._profile
 
     def _types(self) -> None:
         """The columns of values, the period and the times."""

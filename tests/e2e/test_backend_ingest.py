@@ -42,7 +42,7 @@ def test_every_way_in_ends_in_the_same_store(backend: Backend) -> None:
     backend.send(json.dumps(document()).encode(), JSON)
     assert backend.total(CPU, selector("ways")) == 40 * PERIOD
     assert backend.total(CPU, selector("json")) == 7 * PERIOD
-    assert fetch(f"{backend.url}/v1/profiles")[0] == 404
+    assert fetch(f"{backend.url}/v1/profiles")[0] == 405
     status, _, _ = backend.post("/v1/profiles", simple("ways").data(), content_type=PROTOBUF)
     assert status == 200
 

@@ -66,10 +66,10 @@ def test_the_table_has_each_function_s_own_value_and_its_total_with_recursion_on
     for path, value in paths.items():
         own[path[-1]] += value
         total.update(dict.fromkeys(set(path), value))
-    found = top(stacks_of(paths), np.array(list(paths.values())), load, 100)
+    found = top(stacks_of(paths), np.array(list(paths.values())), load, 100).functions
     assert {one.name.text: (one.own[0], one.total[0]) for one in found} == {n: (own[n], total[n]) for n in total}
     assert [one.own[0] for one in found] == sorted((one.own[0] for one in found), reverse=True)
-    by_total = top(stacks_of(paths), np.array(list(paths.values())), load, 2, by_total=True)
+    by_total = top(stacks_of(paths), np.array(list(paths.values())), load, 2, by_total=True).functions
     assert [one.total[0] for one in by_total] == sorted(total.values(), reverse=True)[:2]
 
 
@@ -112,7 +112,7 @@ def test_folding_a_difference_keeps_both_totals(pairs: dict[tuple[str, ...], tup
 def test_the_table_of_a_difference_begins_with_the_largest_change_of_share() -> None:
     paths = {("main", "work"): (50, 50), ("main", "idle"): (50, 10), ("main", "gemm"): (0, 40)}
     values = np.array(list(paths.values()), np.int64).T
-    found = top(stacks_of(paths), values, load, 10)
+    found = top(stacks_of(paths), values, load, 10).functions
     assert [one.name.text for one in found[:2]] in (["idle", "gemm"], ["gemm", "idle"])
     assert {one.name.text: (one.own, one.total) for one in found[2:]} == {
         "main": ((0, 0), (100, 100)),
