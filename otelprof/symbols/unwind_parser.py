@@ -6,9 +6,11 @@ Hostile files, the peak of memory and the work of parsing stay out of the agent.
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,39 +49,60 @@ class Parsed:
             os.close(file)
 
 
-def parse(files: Sequence[int]) -> list[Parsed | None]:
-    """The tables of open files, in order; None for those that the process didn't come to. The files stay open.
+def parse(files: Sequence[int]) -> Iterator[Parsed | None]:
+    """The tables of open files, in order, each as soon as it is there; None for those that the process didn't come to.
 
-    When it ends early, by a limit or by a fault, the file that it was at is refused.
+    The files stay open. When the process ends early, by a limit or by a fault, the file that it was at is refused.
     """
     results = [os.memfd_create("otelprof-unwind", os.MFD_CLOEXEC) for _ in files]
-    ended = _run(files, results)
-    parsed = [read_result(result) for result in results]
-    if None in parsed:
-        parsed[parsed.index(None)] = Parsed(refusal=f"the process that parses it {ended}")
-    for result, found in zip(results, parsed, strict=True):
-        if found is None or found.rules is None:
+    waiting, refused = list(reversed(results)), False
+    try:
+        for reason in _run(files, results):
+            result = waiting.pop()
+            found = read_result(result) if not reason else None
+            if reason and not refused:
+                refused = True
+                found = Parsed(refusal=f"the process that parses it {reason}")
+            if found is None or found.rules is None:
+                os.close(result)
+            yield found
+    finally:
+        for result in waiting:
             os.close(result)
-    return parsed
 
 
-def _run(files: Sequence[int], results: Sequence[int]) -> str:
-    """How the process ended."""
+def _run(files: Sequence[int], results: Sequence[int]) -> Iterator[str]:
+    """For each file, once it is done: nothing; after the process has ended early, how."""
     jobs = [f"{file}:{result}" for file, result in zip(files, results, strict=True)]
     command = [sys.executable, "-I", "-m", "otelprof.symbols.unwind_child", *jobs]
-    nothing = subprocess.DEVNULL
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
     try:
-        with subprocess.Popen(
-            command, stdin=nothing, stdout=nothing, stderr=nothing, env=_ENVIRONMENT, pass_fds=[*files, *results]
-        ) as child:
-            try:
-                code = child.wait(TIME_LIMIT)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                return f"took longer than {TIME_LIMIT:.0f} s"
+        child = subprocess.Popen(
+            command, stdin=nothing, stdout=pipe, stderr=nothing, env=_ENVIRONMENT, pass_fds=[*files, *results]
+        )
     except OSError as error:
-        return f"couldn't be started: {error.strerror}"
-    return f"ended with status {code}"
+        yield from [f"couldn't be started: {error.strerror}"] * len(files)
+        return
+    with child:
+        yield from _results(child, len(files))
+
+
+def _results(child: subprocess.Popen[bytes], count: int) -> Iterator[str]:
+    """The process writes a byte for each file that it has done."""
+    pipe = child.stdout.fileno() if child.stdout is not None else -1
+    end = time.monotonic() + TIME_LIMIT
+    done, reason = 0, ""
+    while done < count and not reason:
+        ready = select.select([pipe], [], [], max(0.0, end - time.monotonic()))[0]
+        if not ready:
+            child.kill()
+            reason = f"took longer than {TIME_LIMIT:.0f} s"
+        elif os.read(pipe, 1):
+            done += 1
+            yield ""
+        else:
+            reason = f"ended with status {child.wait()}"
+    yield from [reason] * (count - done)
 
 
 def read_result(result: int) -> Parsed | None:

@@ -55,7 +55,7 @@ def test_each_file_has_its_own_answer(opened):
     broken = bytearray(libc)
     broken[int(section["offset"]) : int(section["offset"]) + 4] = b"\xf0\xff\xff\xff"
     empty = libc[:64].replace(libc[0x38:0x3A], b"\0\0")[:64]
-    answers = parse([opened(b"hello" * 100), opened(empty), opened(bytes(broken)), opened(LIBC)])
+    answers = list(parse([opened(b"hello" * 100), opened(empty), opened(bytes(broken)), opened(LIBC)]))
     assert "not a 64-bit little-endian ELF file" in answers[0].refusal
     assert answers[1].rules is None
     assert "leads out of its section" in answers[2].refusal
@@ -80,3 +80,12 @@ def test_it_runs_as_nobody_without_new_rights(tmp_path):
     if not os.geteuid():
         assert set(fields["Uid"].split()) == {"65534"}
         assert int(fields["CapEff"], 16) == 0
+
+
+def test_a_result_is_there_before_the_next_file_is_parsed(opened):
+    """The small file needn't wait for the big one."""
+    answers = parse([opened(LIBC), opened(sys.executable)])
+    first = next(answers)
+    assert first.rows > 1000
+    first.close()
+    answers.close()

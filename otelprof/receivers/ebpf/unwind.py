@@ -175,6 +175,7 @@ class Unwinding:
                     self._asked.put(None)
                     break
                 jobs.append(following)
+            jobs.sort(key=lambda job: os.fstat(job[1]).st_size)  # the small ones needn't wait for the big ones
             while jobs:
                 jobs = self._parsed(jobs)
 
