@@ -51,10 +51,15 @@ class Agent(Program):
         lines = fetch(f"{self.address}/metrics")[1].decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
 
+    def lines(self) -> list[str]:
+        """What it has written so far; a line that is being written isn't there yet."""
+        text = self.output.read_text() if self.output.exists() else ""
+        return text[: text.rfind("\n") + 1].splitlines()
+
     def rows(self, kind: str, pid: int) -> Counter[tuple[tuple[str, ...], str]]:
         """Values of one type and process by (names root first without the leaf, leaf); native frames are left out."""
         found: Counter[tuple[tuple[str, ...], str]] = Counter()
-        for line in self.output.read_text().splitlines() if self.output.exists() else ():
+        for line in self.lines():
             for names, value in samples(json.loads(line), kind, pid):
                 found[names[:-1], names[-1]] += value
         return found
@@ -62,7 +67,7 @@ class Agent(Program):
     def last(self, kind: str, pid: int) -> Counter[tuple[tuple[str, ...], str]]:
         """The same of the last request that has the type and process: for types that hold a state."""
         found: Counter[tuple[tuple[str, ...], str]] = Counter()
-        for line in self.output.read_text().splitlines():
+        for line in self.lines():
             of_line = [(names, value) for names, value in samples(json.loads(line), kind, pid)]
             if of_line:
                 found = Counter({(names[:-1], names[-1]): value for names, value in of_line})
