@@ -28,10 +28,10 @@ def recent():
     return next(one for one in interpreters() if one.version[:2] == sys.version_info[:2])
 
 
-def started(run, interpreter, release=""):
+def started(run, interpreter, release="", beside=""):
     """The program, with everything imported; programs in another root are read from standard input."""
     command = [*interpreter.command, "-c", Path(PROGRAM).read_text()]
-    running = run(*command, env=environment(interpreter, release))
+    running = run(*command, env=environment(interpreter, release, beside))
     assert running.line() == "ready"
     return running
 
@@ -110,6 +110,25 @@ def test_every_release_of_the_sdk_is_read(session, run, release):
     verdicts = {scenario: done(session, running, scenario)[0] for scenario in ("nested", "tasks", "remote")}
 
     assert {scenario: verdict for scenario, verdict in verdicts.items() if not verdict.good(20)} == {}
+
+
+@pytest.mark.parametrize("scenario", ["1 request", "50 requests", "500 requests"])
+def test_requests_are_told_apart_however_many_run_at_a_time(session, run, scenario):
+    running = started(run, recent())
+    watched(session, running.pid)
+    session.attach_sampler(997)
+    verdict, _ = done(session, running, scenario, seconds=1)
+
+    assert verdict.good(100), verdict
+
+
+def test_greenlets_have_their_own_spans(session, run):
+    running = started(run, recent(), beside="gevent")
+    watched(session, running.pid)
+    session.attach_sampler(997)
+    verdict, _ = done(session, running, "greenlets")
+
+    assert verdict.good(20), verdict
 
 
 def test_a_process_without_spans_has_no_links_and_nothing_is_counted_as_lost(session, run):

@@ -34,33 +34,36 @@ def newest(interpreter: Interpreter) -> str:
     return _NEWEST.get(interpreter.version[1], RELEASES[-1])
 
 
-def environment(interpreter: Interpreter, release: str = "") -> dict[str, str]:
-    """The environment in which `interpreter` imports a release (the newest); skips the test where it can't be had."""
-    folder = installed(interpreter, release or newest(interpreter))
+def environment(interpreter: Interpreter, release: str = "", beside: str = "") -> dict[str, str]:
+    """The environment in which `interpreter` imports a release (the newest), and another package `beside` it.
+
+    Skips the test where they can't be had.
+    """
+    folder = installed(interpreter, release or newest(interpreter), beside)
     if isinstance(folder, str):
         pytest.skip(folder)
     return {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @cache
-def installed(interpreter: Interpreter, release: str) -> Path | str:
+def installed(interpreter: Interpreter, release: str, beside: str = "") -> Path | str:
     """The folder with a release, as the interpreter sees it; a text says why there is none."""
     if interpreter.root or not _has_pip(interpreter):
         return _borrowed(interpreter, release)
-    folder = _CACHE / f"{'.'.join(map(str, interpreter.version))}-{release}"
+    folder = _CACHE / "-".join(filter(None, (".".join(map(str, interpreter.version)), release, beside)))
     if not (folder / "done").exists():
-        failure = _install(interpreter, release, folder)
+        failure = _install(interpreter, [f"opentelemetry-sdk=={release}", *filter(None, [beside])], folder)
         if failure:
             return failure
     return folder
 
 
-def _install(interpreter: Interpreter, release: str, folder: Path) -> str:
+def _install(interpreter: Interpreter, packages: list[str], folder: Path) -> str:
     """Install into `folder`, whole or not at all; why it failed, empty when it didn't."""
     _CACHE.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(dir=_CACHE))
     options = ["-q", "--disable-pip-version-check", "--no-compile", "--only-binary", ":all:", "--target", str(fresh)]
-    command = [interpreter.path, "-m", "pip", "install", *options, f"opentelemetry-sdk=={release}"]
+    command = [interpreter.path, "-m", "pip", "install", *options, *packages]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_PATIENCE)
         (fresh / "done").touch()
@@ -69,7 +72,7 @@ def _install(interpreter: Interpreter, release: str, folder: Path) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         shutil.rmtree(fresh, ignore_errors=True)
         said = str(getattr(error, "stderr", "") or error).strip().splitlines()
-        return f"opentelemetry-sdk {release} can't be installed for {interpreter}: {said[-1] if said else error}"
+        return f"{' and '.join(packages)} can't be installed for {interpreter}: {said[-1] if said else error}"
     return ""
 
 

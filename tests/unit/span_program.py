@@ -80,6 +80,43 @@ def tasks(end):
     asyncio.run(main())
 
 
+def crowd(count):
+    """asyncio: many requests at a time, each in a span of its own."""
+
+    def many(end):
+        async def request():
+            while time.monotonic() < end:
+                with span("request"):
+                    burn(0.001)
+                    await asyncio.sleep(0)
+                    burn(0.001)
+
+        async def main():
+            await asyncio.gather(*(request() for _ in range(count)))
+
+        asyncio.run(main())
+
+    return many
+
+
+def greenlets(end):
+    """gevent: greenlets in spans of their own, and one in none, on one thread."""
+    import gevent
+
+    def work(named):
+        while time.monotonic() < end:
+            if named:
+                with span():
+                    burn(SLICE / 2)
+                    gevent.sleep(0)
+                    burn(SLICE / 2)
+            else:
+                burn(SLICE / 4)
+                gevent.sleep(0)
+
+    gevent.joinall([gevent.spawn(work, number) for number in range(3)])
+
+
 def threads(end):
     def work(named):
         while time.monotonic() < end:
@@ -195,6 +232,7 @@ def none(end):
 SCENARIOS = {
     "nested": nested, "tasks": tasks, "threads": threads, "executor": executor, "remote": remote, "unsampled": unsampled,
     "60 variables": variables(60), "10000 variables": variables(10_000), "baggage": baggage, "unfolded": unfolded,
+    "1 request": crowd(1), "50 requests": crowd(50), "500 requests": crowd(500), "greenlets": greenlets,
     "none": none, "subclass": subclass, "forked": forked,
 }  # fmt: skip
 
