@@ -19,6 +19,7 @@ COMMANDS = {
     "up": "agent and backend on this machine, with one command",
     "run": "the agent, as a configuration file says",
     "backend": "the reference backend alone",
+    "query": "ask a backend: functions, call trees, changes, lines, requests",
     "record": "record processes into a file",
     "ps": "what can be profiled of each process, and why not",
     "check": "what this kernel and these rights allow",
