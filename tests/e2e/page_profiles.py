@@ -67,6 +67,11 @@ LAUNCH_STACKS: list[tuple[tuple[str, ...], int]] = [
     (("mark:[no launch stack]", "cuda:[cuda] vectorized_elementwise_kernel"), 96),
 ]
 LOST_STACKS = [*CPU_STACKS, (("mark:[lost: ring full]",), 100), ((*MLP, "mark:[truncated]"), 60)]
+CANARY_STACKS = [
+    *(row for row in CPU_STACKS if row[0][-1] not in ("native:unicode_join", "python:bpe@tokenizer.py:31")),
+    ((*ENGINE, "python:Tokenizer.encode@tokenizer.py:57", "python:bpe_cached@tokenizer.py:70"), 40),
+    ((*MLP, "python:linear@functional.py:88", "python:check_finite@functional.py:70"), 420),
+]
 HOSTILE = [
     "<img src=x onerror=document.title='owned'>",
     "<script>document.title='owned'</script>",
@@ -134,10 +139,67 @@ def _answer(root: Node, unit: str) -> dict[str, object]:
     }
 
 
+def difference(left: dict[str, object], right: dict[str, object], unit: str = "nanoseconds") -> dict[str, object]:
+    """The answer of `/api/v1/diff` for two answers of `/api/v1/flamegraph`."""
+    root = _Pair()
+    for side, answer in enumerate((left, right)):
+        _plant(root, answer, side)
+    names, levels = {"": 0}, []
+    row = [(0, 0, "", root)] if root.total != [0, 0] else []
+    while row:
+        values, below, at = [], [], [0, 0]
+        for *start, frame, pair in row:
+            number = names.setdefault(frame, len(names))
+            values += [v for i in (0, 1) for v in (start[i] - at[i], pair.total[i], pair.own[i])] + [number]
+            at = [start[i] + pair.total[i] for i in (0, 1)]
+            inner = list(start)
+            for name, child in sorted(pair.children.items()):
+                below.append((*inner, name, child))
+                inner = [inner[i] + child.total[i] for i in (0, 1)]
+        levels.append(values)
+        row = below
+    parts = [frame.split("\0") if frame else ["", "total", ""] for frame in names]
+    kinds, texts, files = (list(column) for column in zip(*parts, strict=True))
+    totals = {"left_total": root.total[0], "right_total": root.total[1], "total": sum(root.total)}
+    return {"names": texts, "kinds": kinds, "files": files, "levels": levels, "other": 0, "max_self": 0, "unit": unit, **totals}
+
+
+@dataclass
+class _Pair:
+    """A bar of two sides while the tree is built."""
+
+    total: list[int] = field(default_factory=lambda: [0, 0])
+    own: list[int] = field(default_factory=lambda: [0, 0])
+    children: dict[str, _Pair] = field(default_factory=dict)
+
+
+def _plant(root: _Pair, answer: dict[str, object], side: int) -> None:
+    """Add one answer to a side of the tree; a bar's parent is the one above that holds its left edge."""
+    above: list[tuple[int, int, _Pair]] = [(0, 1 << 62, root)]
+    for depth, level in enumerate(answer["levels"]):
+        at, here = 0, []
+        for gap, total, own, name in zip(*[iter(level)] * 4, strict=True):
+            at += gap
+            parent = next(pair for begin, end, pair in above if begin <= at < end)
+            key = "\0".join(str(answer[part][name]) for part in ("kinds", "names", "files"))
+            pair = parent.children.setdefault(key, _Pair()) if depth else root
+            pair.total[side] += total
+            pair.own[side] += own
+            here.append((at, at + total, pair))
+            at += total
+        above = here
+
+
 @cache
 def cpu() -> dict[str, object]:
     """CPU time of an inference server."""
     return flame([(stack, count * PERIOD) for stack, count in CPU_STACKS])
+
+
+@cache
+def canary() -> dict[str, object]:
+    """CPU time of its next version: one function is new, one gone, one smaller."""
+    return flame([(stack, count * PERIOD) for stack, count in CANARY_STACKS])
 
 
 @cache

@@ -16,6 +16,7 @@ from tests.e2e import page_profiles as profiles
 
 UI = Path(__file__).parents[2] / "otelprof" / "backend" / "ui"
 KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html; charset=utf-8"}
+SIDES = ("left", "right")
 POLICY = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; object-src 'none'"
 
 
@@ -27,6 +28,7 @@ class PageServer:
         self.flames = {
             (profiles.CPU, "inference-server"): profiles.cpu(),
             (profiles.LAUNCHES, "inference-server"): profiles.launches(),
+            (profiles.CPU, "canary"): profiles.canary(),
             (profiles.CPU, "deep"): profiles.deep(),
             (profiles.CPU, "hostile"): profiles.hostile(),
             (profiles.CPU, "large"): profiles.large(),
@@ -82,6 +84,13 @@ class PageServer:
         found = self.flames.get((query["type"], service)) if inside else None
         return found or profiles.flame([])
 
+    def diff(self, query: dict[str, str]) -> dict[str, object]:
+        """The difference of two sides, each as `flame` answers for it."""
+        sides = [
+            {"type": query["type"], **{key: query[f"{side}_{key}"] for key in ("query", "from", "until")}} for side in SIDES
+        ]
+        return profiles.difference(*(self.flame(side) for side in sides), unit=query["type"].split(":")[2])
+
     def series(self, request: dict[str, object]) -> dict[str, object]:
         """A wave with a dip, one point a step, up to the end of the range or of the data."""
         step = int(float(str(request["step"])) * 1000)
@@ -118,11 +127,13 @@ class _Handler(BaseHTTPRequestHandler):
             pass
         elif url.path == "/api/v1/live":
             self._news()
-        elif self.page.failure and url.path == "/api/v1/flamegraph":
+        elif self.page.failure and url.path in ("/api/v1/flamegraph", "/api/v1/diff"):
             status, message = self.page.failure
             self._json({"code": "internal", "message": message}, status)
         elif url.path == "/api/v1/flamegraph":
             self._json(self.page.flame(query))
+        elif url.path == "/api/v1/diff":
+            self._json(self.page.diff(query))
         elif url.path == "/api/v1/types":
             self._json({"types": self.page.types()})
         else:

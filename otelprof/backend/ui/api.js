@@ -54,6 +54,14 @@ export function fetchFlame({ type, query, from, until, span }, signal) {
   return get("/api/v1/flamegraph", { type, query, ...link, from: Math.floor(from), until: Math.ceil(until), max_nodes: MAX_NODES }, signal);
 }
 
+/** Two sides of one type, folded together: Pyroscope's form of a difference; a side is {query, from, until}. */
+export function fetchDiff({ type, left, right }, signal) {
+  const side = (name, { query, from, until }) => ({
+    [`${name}_query`]: query, [`${name}_from`]: Math.floor(from), [`${name}_until`]: Math.ceil(until),
+  });
+  return get("/api/v1/diff", { type, ...side("left", left), ...side("right", right), max_nodes: MAX_NODES }, signal);
+}
+
 /** Points of the time line, summed over all series: [[Unix ms, value]], one every `step` seconds. */
 export async function fetchSeries({ type, query, from, until, step }, signal) {
   const answer = await call("SelectSeries", { profileTypeID: type, labelSelector: query, ...bounds(from, until), step }, signal);

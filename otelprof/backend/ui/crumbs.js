@@ -8,7 +8,7 @@ import { formatShare, formatValue } from "./units.js";
 const TAIL = 3;
 const LONGEST = 120;
 
-/** Fills `element` with the path to the zoom; `wishes` are {go, around, copy}, each called with a bar. */
+/** Fills `element` with the path to the zoom; the wishes {go, around, copy} are called with a bar. */
 export function showCrumbs(element, flame, zoom, { go, around, copy }) {
   if (!flame) {
     element.replaceChildren();
@@ -17,10 +17,18 @@ export function showCrumbs(element, flame, zoom, { go, around, copy }) {
   const path = ancestors(flame, zoom);
   const shown = path.length > TAIL + 1 ? [path[0], -1, ...path.slice(-TAIL)] : path;
   const parts = shown.flatMap((bar, i) => [...(i ? [text("sep", "›")] : []), bar < 0 ? text("sep", "…") : step(flame, bar, bar === zoom, go)]);
-  const whole = flame.total[zoom] === flame.whole;
-  const share = whole ? "" : ` · ${formatShare(flame.total[zoom], flame.whole)}`;
-  element.replaceChildren(...parts, text("value", `${formatValue(flame.total[zoom], flame.unit)}${share}`));
-  if (zoom > 0) element.append(reset(go), action("Callers and callees", () => around(zoom)), action("Copy name", () => copy(zoom)));
+  element.replaceChildren(...parts, text("value", valueOf(flame, zoom)));
+  if (zoom > 0) element.append(reset(go), ...actionsOf(zoom, around, copy));
+}
+
+/** The zoomed bar's value and share; in a difference both sides' shares. */
+function valueOf({ change, left, right, wholes, total, whole, unit }, zoom) {
+  if (change) return `${formatShare(left[zoom], wholes[0])} → ${formatShare(right[zoom], wholes[1])}`;
+  return total[zoom] === whole ? formatValue(whole, unit) : `${formatValue(total[zoom], unit)} · ${formatShare(total[zoom], whole)}`;
+}
+
+function actionsOf(zoom, around, copy) {
+  return [...(around ? [action("Callers and callees", () => around(zoom))] : []), action("Copy name", () => copy(zoom))];
 }
 
 function action(words, act) {

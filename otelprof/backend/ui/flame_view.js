@@ -227,7 +227,8 @@ export class FlameView extends EventTarget {
 
   #describe() {
     const { dataset } = this.element;
-    dataset.total = String(this.flame?.whole ?? 0);
+    const wholes = this.flame?.wholes ?? [this.flame?.whole ?? 0];
+    dataset.total = String(wholes.reduce((sum, whole) => sum + whole, 0));
     dataset.frames = String(this.layout.frames);
     dataset.depth = String(this.layout.levels);
     dataset.other = String(this.layout.other);

@@ -12,14 +12,13 @@ import { FunctionTable } from "./function_table.js";
 import { Graph } from "./graph.js";
 import { LabelInput } from "./label_input.js";
 import { LiveFeed } from "./live.js";
-import { readPalette } from "./palette.js";
+import { currentPalette, listenSearchKey, listenTheme } from "./page_keys.js";
 import { windowRange } from "./state.js";
 import { Timeline } from "./timeline.js";
 import { Tooltip } from "./tooltip.js";
 
 const TICK = 5000;
 const element = (id) => document.getElementById(id);
-const currentPalette = () => readPalette(getComputedStyle(document.documentElement));
 
 function makeGraph() {
   const palette = currentPalette();
@@ -81,13 +80,8 @@ function leaveSearch(page) {
 function listenWindow(page) {
   window.addEventListener("popstate", () => page.restore());
   document.addEventListener("visibilitychange", () => page.seen(!document.hidden));
-  matchMedia("(prefers-color-scheme: light)").addEventListener("change", () => page.setPalette(currentPalette()));
-  document.addEventListener("keydown", (event) => {
-    if (event.key !== "/" || event.target.closest("input, select, textarea")) return;
-    event.preventDefault();
-    page.search.focus();
-    page.search.select();
-  });
+  listenTheme((palette) => page.setPalette(palette));
+  listenSearchKey(page.search);
   setInterval(() => page.tick(), TICK);
 }
 

@@ -82,6 +82,11 @@ export function missingFunction(name, back) {
   return [make("p", `${name.slice(0, 200)} isn't in this profile as it is shown`), button];
 }
 
+/** Neither side of a comparison has samples. */
+export function nothingToCompare() {
+  return [make("h2", "no samples on either side"), make("p", "Drag over a part of the time lines that has values, or take a longer range.")];
+}
+
 /** Shows lines in the status, or nothing; `over` lays them over a graph that stays. */
 export function showStatus(element, lines = [], over = false) {
   element.classList.toggle("over-graph", over);

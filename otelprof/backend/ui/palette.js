@@ -58,12 +58,12 @@ export function changeColour({ changes }, change) {
 
 const numbers = (token) => token.split(/\s+/).map(parseFloat);
 
-/** Colours from grey to one that says "changed"; the hue is that of the end. */
+/** Colours from the grey of "same" to one that says "changed"; all but the first have the hue of the end. */
 function rampOf(from, to) {
-  const [[, paleSaturation, paleLightness], [hue, saturation, lightness]] = [numbers(from), numbers(to)];
+  const [[same, paleSaturation, paleLightness], [hue, saturation, lightness]] = [numbers(from), numbers(to)];
   return Array.from({ length: CHANGE_STEPS }, (_, i) => {
     const t = i / (CHANGE_STEPS - 1);
-    return hex(hue, (paleSaturation + (saturation - paleSaturation) * t) / 100, (paleLightness + (lightness - paleLightness) * t) / 100);
+    return hex(i ? hue : same, (paleSaturation + (saturation - paleSaturation) * t) / 100, (paleLightness + (lightness - paleLightness) * t) / 100);
   });
 }
 

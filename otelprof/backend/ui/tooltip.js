@@ -2,7 +2,7 @@
  * The tooltip of the flame graph: name, kind, place, total and self.  Names are text, never markup.
  */
 import { KINDS } from "./palette.js";
-import { formatShare, formatValue } from "./units.js";
+import { formatPoints, formatShare, formatValue } from "./units.js";
 
 const AWAY = 14;
 const LONGEST = 2000;
@@ -40,17 +40,25 @@ function barLines({ bar }, flame, zoom, colours) {
   const kind = flame.kinds[name];
   const lines = [line("tip-name", flame.names[name].slice(0, LONGEST) || "[unnamed]")];
   if (kind || flame.files[name]) lines.push(originLine(KINDS[kind] ?? kind, flame.files[name], colours[name]));
+  if (flame.change) return [...lines, ...changeLines(flame, bar)];
   lines.push(valueLine("Total", flame.total[bar], flame));
   if (!flame.leafFirst) lines.push(valueLine("Self", flame.self[bar], flame));
   if (zoom > 0) lines.push(row("tip-value", "Of zoom", "", formatShare(flame.total[bar], flame.total[zoom])));
   return lines;
 }
 
-function stripLines({ merged, value }, flame) {
+/** Both sides of a bar in a difference, and the change in points. */
+function changeLines({ left, right, wholes, change, unit }, bar) {
   return [
-    line("tip-name", merged === 1 ? "1 bar thinner than a pixel" : `${merged.toLocaleString("en")} bars thinner than a pixel`),
-    valueLine("Total", value, flame),
+    row("tip-value", "Baseline", formatValue(left[bar], unit), formatShare(left[bar], wholes[0])),
+    row("tip-value", "Compared", formatValue(right[bar], unit), formatShare(right[bar], wholes[1])),
+    row("tip-value", "Change", `${formatPoints(change[bar])} points`, ""),
   ];
+}
+
+function stripLines({ merged, value }, flame) {
+  const words = line("tip-name", merged === 1 ? "1 bar thinner than a pixel" : `${merged.toLocaleString("en")} bars thinner than a pixel`);
+  return flame.change ? [words] : [words, valueLine("Total", value, flame)];
 }
 
 function originLine(kind, file, colour) {

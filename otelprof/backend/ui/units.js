@@ -44,6 +44,13 @@ export function formatShare(part, whole) {
   return `${percent >= 99.95 ? "100" : percent.toFixed(percent >= 10 ? 1 : 2)} %`;
 }
 
+/** A change of a share in points of a hundred: `+3.21`, `−0.40`, `0`. */
+export function formatPoints(change) {
+  const points = 100 * change;
+  if (Math.abs(points) < 0.005) return "0";
+  return `${points > 0 ? "+" : "\u2212"}${Math.abs(points).toFixed(Math.abs(points) >= 10 ? 1 : 2)}`;
+}
+
 const pad = (number) => String(number).padStart(2, "0");
 
 /** Local time of day of a Unix time in milliseconds: `14:03:09`. */

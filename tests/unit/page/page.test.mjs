@@ -2,11 +2,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { formatCompare, parseCompare, withSpan } from "../../../otelprof/backend/ui/compare_state.js";
 import { defaultType, groupOf, sortTypes, titleOf, unitOf } from "../../../otelprof/backend/ui/profile_types.js";
 import { complete, completionAt, selectorOf, serviceOf, withService } from "../../../otelprof/backend/ui/selector.js";
 import { fixed, formatState, isOpen, live, parseState, shownRange, windowRange } from "../../../otelprof/backend/ui/state.js";
 import { bucketsOf, stepOf, ticksOf } from "../../../otelprof/backend/ui/time_axis.js";
-import { formatShare, formatSpan, formatValue } from "../../../otelprof/backend/ui/units.js";
+import { formatPoints, formatShare, formatSpan, formatValue } from "../../../otelprof/backend/ui/units.js";
 
 const NOW = 1_796_000_000_000;
 
@@ -106,4 +107,22 @@ test("steps give at most 180 points, ticks stand on round times", () => {
 test("a bucket is the step after its point, outside of the range there is none", () => {
   const buckets = bucketsOf([[-10_000, 5], [0, -1], [10_000, 7], [20_000, 3]], 10, { from: 1000, until: 20_000 });
   assert.deepEqual(buckets, [{ from: 0, until: 10_000, value: 0 }, { from: 10_000, until: 20_000, value: 7 }]);
+});
+
+test("a comparison without ranges has the halves of its span, and survives its address", () => {
+  const state = parseCompare("?type=T&query=%7Ba%3D%22b%22%7D&from=now-10m&until=now", NOW);
+  assert.deepEqual([state.left, state.right], [
+    { query: '{a="b"}', from: NOW - 600e3, until: NOW - 300e3 }, { query: '{a="b"}', from: NOW - 300e3, until: NOW },
+  ]);
+  const other = { ...state, left: { query: "{}", from: 5, until: 9 }, view: "table", order: "total", search: "x", python: true, flip: true };
+  for (const one of [state, other, withSpan(other, { from: 0, until: 100 })]) assert.deepEqual(parseCompare(formatCompare(one), NOW), one);
+});
+
+test("odd addresses of a comparison give a whole state", () => {
+  const state = parseCompare("?left_from=9&left_until=3&right_from=x&right_until=%3Cb%3E&view=none&order=z", NOW);
+  assert.deepEqual([state.left.from, state.left.until, state.right.until, state.view, state.order], [3, 9, NOW, "diff", "self"]);
+});
+
+test("changes are told in points", () => {
+  assert.deepEqual([0.2114, -0.0071, 0, 0.00001, -0.5].map(formatPoints), ["+21.1", "\u22120.71", "0", "0", "\u221250.0"]);
 });

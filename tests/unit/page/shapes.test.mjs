@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { buildFlame } from "../../../otelprof/backend/ui/flame_data.js";
+import { changedFunctions, diffFlames, fateOf, sortChanges, splitAnswer } from "../../../otelprof/backend/ui/flame_diff.js";
 import { foldFlame, invertFlame, ownValues, sandwichOf } from "../../../otelprof/backend/ui/flame_shape.js";
 import { flameOf, Tree } from "../../../otelprof/backend/ui/flame_tree.js";
 import { functionsOf } from "../../../otelprof/backend/ui/functions.js";
@@ -117,4 +118,43 @@ test("an empty graph has no other shape", () => {
   assert.equal(foldFlame(none, { python: true }).count, 0);
   assert.equal(invertFlame(none).count, 0);
   assert.equal(sandwichOf(none, { name: "x" }), null);
+});
+
+const LEFT = graph({ "p:main p:old": 30, "p:main p:work": 60, "p:main n:io": 10 });
+const RIGHT = graph({ "p:main p:new": 20, "p:main p:work": 20, "p:main n:io": 10 });
+
+test("a difference has both sides' values and the change of the shares", () => {
+  const diff = diffFlames(LEFT, RIGHT);
+  const facts = Object.fromEntries([...diff.name].map((name, bar) => [diff.names[name], [diff.left[bar], diff.right[bar], Math.round(100 * diff.change[bar])]]));
+  assert.deepEqual(facts, {
+    total: [100, 50, 0], main: [100, 50, 0], old: [30, 0, -30], new: [0, 20, 40], work: [60, 20, -20], io: [10, 10, 10],
+  });
+  assert.ok(Math.abs(diff.total[0] - 1) < 1e-9);
+  assert.deepEqual(diff.wholes, [100, 50]);
+});
+
+test("a side without samples leaves the other one as it is", () => {
+  const none = buildFlame({ names: ["total"], kinds: [""], files: [""], levels: [], total: 0, unit: "count" });
+  const diff = diffFlames(none, RIGHT);
+  assert.deepEqual([diff.total[0], diff.change[0], diff.count], [1, 1, RIGHT.count]);
+  assert.equal(diffFlames(none, none).count, 0);
+});
+
+test("changed functions are sorted by the change, and tell what was added and removed", () => {
+  const found = sortChanges(changedFunctions(LEFT, RIGHT), "self");
+  assert.deepEqual(found.map((entry) => [entry.name, fateOf(entry)]),
+    [["new", "added"], ["old", "removed"], ["work", ""], ["io", ""], ["main", ""]]);
+  assert.deepEqual(found[2].left, { self: 0.6, total: 0.6 });
+});
+
+test("an answer of two sides is two graphs", () => {
+  const answer = {
+    names: ["total", "a", "b", "c"], kinds: ["", "python", "python", "cuda"], files: ["", "a.py:1", "b.py:2", ""], unit: "count",
+    left_total: 10, right_total: 6, other: 0,
+    levels: [[0, 10, 0, 0, 6, 0, 0], [0, 4, 4, 0, 0, 0, 1, 0, 6, 1, 0, 6, 0, 2], [4, 5, 5, 0, 0, 0, 1, 0, 0, 0, 0, 6, 6, 3]],
+  };
+  const { left, right } = splitAnswer(answer);
+  assert.deepEqual(stacksOf(left), { a: 4, b: 1, "b a": 5 });
+  assert.deepEqual(stacksOf(right), { "b c": 6 });
+  assert.deepEqual([left.whole, right.whole], [10, 6]);
 });
