@@ -21,7 +21,8 @@ PATIENCE = 30.0
 
 def interpreters() -> list[str]:
     """Every interpreter of the machine that is new enough to be a target."""
-    found = {Path("/usr/bin/python3.11")} | set(Path("/root/.pyenv/versions").glob("3.*/bin/python3"))
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = {Path("/usr/bin/python3.11")} | set(pyenv.glob("versions/3.*/bin/python3"))
     known = [path for path in sorted(found) if path.exists() and "/3.6." not in str(path) and "/3.7." not in str(path)]
     return [str(path) for path in known] or [sys.executable]
 

@@ -26,7 +26,7 @@ ENTRY = re.compile(r"^([0-9a-f]+) [0-9a-f]+ [0-9a-f]+ CIE")
 def libraries():
     """Real files of several compilers and languages."""
     wanted = ["/lib/x86_64-linux-gnu/libc.so.6", "/usr/lib/x86_64-linux-gnu/libstdc++.so.6", "/usr/bin/python3.11"]
-    wanted += [str(path) for path in Path("/root/.pyenv/versions").glob("3.1[12]*/lib/libpython3.1?.so.1.0")][:1]
+    wanted += [str(path) for path in (Path.home() / ".pyenv" / "versions").glob("3.1[12]*/lib/libpython3.1?.so.1.0")][:1]
     return [path for path in wanted if Path(path).exists()]
 
 
