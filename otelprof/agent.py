@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import resource
 import select
 import signal
 import threading
@@ -20,10 +21,11 @@ from types import FrameType
 
 from otelprof.component import Component, Kind
 from otelprof.config import Configuration
-from otelprof.counters import Counters, summary
+from otelprof.counters import OWN_CPU, OWN_MEMORY, Counters, Reading, summary
 from otelprof.errors import OtelprofError
 from otelprof.pipeline import Pipeline
 from otelprof.telemetry import Page
+from otelprof.telemetry_push import Pushes
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ Call = Callable[[], None]
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _CLEAN_END = 4.0  # seconds for components after a signal
+_PUSH_END = 0.5  # seconds for the last metrics by OTLP, after that
 _LATEST_END = 4.7  # seconds after a signal when the process ends in any case
 _NATURAL_END = 25.0  # seconds for flushing when the receivers have no more data
 
@@ -50,6 +53,12 @@ def find_state_dir() -> Path | None:
             if os.access(path, os.W_OK):
                 return path
     return None
+
+
+def own_cost() -> list[Reading]:
+    """CPU time and memory of this process, for its counters."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return [(OWN_CPU, (), time.process_time()), (OWN_MEMORY, (), float(pages * resource.getpagesize()))]
 
 
 class _Wake:
@@ -72,7 +81,10 @@ class Agent:
     """One run of a configuration; the Host of its components."""
 
     def __init__(self, configuration: Configuration, state_dir: Path | None = None, counters: Counters | None = None) -> None:
-        self.counters = counters or Counters()
+        if counters is None:
+            counters = Counters()
+            counters.observe(own_cost)
+        self.counters = counters
         self.state_dir = state_dir
         self._configuration = configuration
         self._on_hangup: Callable[[], bool] | None = None
@@ -130,18 +142,20 @@ class Agent:
         all on this thread.
         """
         page = self._page()
+        pushes = Pushes(self._configuration.telemetry.metrics.pushes, self.counters)
         self._on_hangup = on_hangup
         with self._handled_signals(), self._handled_deaths():
             try:
                 if page is not None:
                     log.info("listening on %s", page.start())
+                pushes.start()
                 self.pipeline.start(self)
                 self.is_started = True
                 self._wait(duration, on_ready, on_second)
             except OtelprofError as error:
                 self.fail(error)
             finally:
-                self._end(page)
+                self._end(page, pushes)
         if self._error is not None:
             raise self._error
 
@@ -174,9 +188,10 @@ class Agent:
             self._hangups = 0
             self._replaced = self._on_hangup()
 
-    def _end(self, page: Page | None) -> None:
+    def _end(self, page: Page | None, pushes: Pushes) -> None:
         forced = bool(self._signals) or self._error is not None or self._replaced
         self.pipeline.shutdown(time.monotonic() + (_CLEAN_END if forced else _NATURAL_END))
+        pushes.stop(time.monotonic() + _PUSH_END)
         if page is not None:
             page.stop()
 

@@ -59,9 +59,11 @@ def run_agent(configuration: Configuration, again: Callable[[], Configuration] |
 
     A configuration that has mistakes, or whose components can't start, is said and the one before goes on.
     """
-    counters, before = Counters(), None
+    before: Configuration | None = None
+    counters: Counters | None = None
     while True:
         run = _Run(configuration, counters, again)
+        counters = run.agent.counters
         try:
             run.agent.run(on_ready=lambda: log.info("ready"), on_hangup=run.reload if again else None)
         except OtelprofError as error:
@@ -80,7 +82,9 @@ def run_agent(configuration: Configuration, again: Callable[[], Configuration] |
 class _Run:
     """One configuration while it runs."""
 
-    def __init__(self, configuration: Configuration, counters: Counters, again: Callable[[], Configuration] | None) -> None:
+    def __init__(
+        self, configuration: Configuration, counters: Counters | None, again: Callable[[], Configuration] | None
+    ) -> None:
         set_up_logging(configuration.telemetry.logs.level)
         for warning in configuration.warnings:
             log.warning("%s", warning)

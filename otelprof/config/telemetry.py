@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from otelprof.config.settings import setting
@@ -52,10 +53,51 @@ class Pull:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """One entry of service.telemetry.metrics.readers."""
+class Header:
+    """One header of a push, as OpenTelemetry's declarative configuration writes it."""
 
-    pull: Pull = setting(Pull(), "a reader that is asked for metrics")
+    name: str = setting("", "its name")
+    value: str = setting("", "its value")
+
+
+@dataclass(frozen=True, slots=True)
+class OtlpPush:
+    """Where metrics go by OTLP."""
+
+    protocol: Literal["grpc", "http/protobuf"] = setting("grpc", "how")
+    endpoint: str = setting("http://localhost:4317", "where to; for http/protobuf the whole URL or the part before /v1/metrics")
+    insecure: bool = setting(False, "plain text where the endpoint names no scheme")
+    certificate: Path | None = setting(None, "certificates that are trusted instead of the system's, PEM")
+    headers: tuple[Header, ...] = setting((), "headers of each request, as {name, value}")
+
+
+@dataclass(frozen=True, slots=True)
+class PushExporter:
+    """The exporter of a periodic reader."""
+
+    otlp: OtlpPush = setting(OtlpPush(), "metrics by OTLP")
+
+
+@dataclass(frozen=True, slots=True)
+class Periodic:
+    """A reader that sends metrics on its own."""
+
+    interval: int = setting(60_000, "milliseconds between two times", minimum=100, maximum=86_400_000)
+    timeout: int = setting(30_000, "milliseconds that one may take", minimum=100, maximum=3_600_000)
+    exporter: PushExporter = setting(PushExporter(), "where to")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One entry of service.telemetry.metrics.readers: one of the two."""
+
+    pull: Pull | None = setting(None, "a reader that is asked for metrics")
+    periodic: Periodic | None = setting(None, "a reader that sends metrics by OTLP")
+
+    def __post_init__(self) -> None:
+        """One of the two."""
+        if (self.pull is None) == (self.periodic is None):
+            raise ValueError("pull or periodic is needed, one of the two")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +108,24 @@ class Metrics:
     address: str = setting(
         "127.0.0.1:4042", "where /metrics, /healthz and /readyz are served; port 0 picks a free one", check=split_address
     )
-    readers: tuple[Reader, ...] = setting((), "the Collector's form of the same: the first pull reader's host and port")
+    readers: tuple[Reader, ...] = setting(
+        (), "the Collector's form: the first pull reader's host and port stand for address; each periodic one sends by OTLP"
+    )
 
     @property
     def listen(self) -> tuple[str, int] | None:
         """Host and port to serve on, or None."""
         if self.level == "none":
             return None
-        if self.readers:
-            page = self.readers[0].pull.exporter.prometheus
-            return page.host, page.port
+        for reader in self.readers:
+            if reader.pull is not None:
+                return reader.pull.exporter.prometheus.host, reader.pull.exporter.prometheus.port
         return split_address(self.address)
+
+    @property
+    def pushes(self) -> tuple[Periodic, ...]:
+        """The readers that send on their own."""
+        return () if self.level == "none" else tuple(reader.periodic for reader in self.readers if reader.periodic)
 
 
 @dataclass(frozen=True, slots=True)

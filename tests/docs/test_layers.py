@@ -14,7 +14,7 @@ LAYERS = [
     {"component", "config"},
     {"ebpf", "processes", "targets", "symbols", "inject", "otlp", "formats"},
     {"receivers", "processors", "exporters", "extensions", "backend", "testing"},
-    {"pipeline", "telemetry", "agent", "cli", "reference", "__main__"},
+    {"pipeline", "telemetry", "telemetry_push", "agent", "cli", "reference", "__main__"},
 ]
 LEVEL = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 FORBIDDEN = {("backend", "ebpf"), ("exporters", "receivers"), ("exporters", "processors"), ("processors", "receivers")}

@@ -101,6 +101,22 @@ def test_the_spans_fragment_points_every_span_to_its_profile_and_keeps_the_pipel
     assert pointed == {**{span: span for _, span in spans}, **own}
 
 
+def test_the_agent_s_own_metrics_reach_a_collector(tempo: Tempo, tmp_path: Path) -> None:
+    (tmp_path / "more.yaml").write_text("exporters: {debug: {verbosity: detailed}}\n")
+    session(tmp_path / "session.jsonl", 10)
+    with Collector(tmp_path, [CONFIGS / "all-signals.yaml", tmp_path / "more.yaml"], {"TEMPO": str(tempo.port)}) as middle:
+        config = agent(tmp_path, {"debug": {}})
+        values = yaml.safe_load(config.read_text())
+        push = {"interval": 60_000, "exporter": {"otlp": {"endpoint": f"http://127.0.0.1:{middle.grpc}"}}}
+        values["service"]["telemetry"]["metrics"]["readers"] = [{"periodic": push}]
+        config.write_text(yaml.safe_dump(values))
+        run_agent(tmp_path, config)
+        wait_for(lambda: "otelprof_samples_seen" in middle.log(), 20, middle)
+    log = middle.log()
+    assert "service.name: Str(otelprof)" in log
+    assert "otelprof_process_cpu_seconds" in log
+
+
 def test_without_the_feature_gate_or_a_profiles_pipeline_the_agent_says_what_is_missing(tempo: Tempo, tmp_path: Path) -> None:
     session(tmp_path / "session.jsonl", 10)
     with Collector(tmp_path, [CONFIGS / "traces-only.yaml"], {"TEMPO": str(tempo.port)}) as middle:

@@ -2,12 +2,14 @@
 
 import select
 import socket
+import time
 import urllib.error
 import urllib.request
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from otelprof.agent import own_cost
 from otelprof.counters import QUEUE_BYTES, SAMPLES_LOST, SAMPLES_SEEN, Counters
 from otelprof.errors import OtelprofError
 from otelprof.telemetry import Page, exposition
@@ -88,3 +90,9 @@ def test_an_ipv6_address_is_written_in_brackets():
         assert get(f"{page.start()}/healthz")[0] == 200
     finally:
         page.stop()
+
+
+def test_the_agent_counts_its_own_cpu_and_memory():
+    found = {metric.name: value for metric, _, value in own_cost()}
+    assert 0 < found["otelprof_process_cpu_seconds_total"] <= time.process_time()
+    assert 1 << 20 < found["otelprof_process_resident_bytes"] < 1 << 36
