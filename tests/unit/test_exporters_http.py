@@ -22,7 +22,7 @@ from otelprof.counters import EXPORT_SENT
 from otelprof.exporters.answers import Answer, Verdict
 from otelprof.exporters.otlp_http.config import Settings
 from otelprof.exporters.otlp_http.factory import FACTORY
-from otelprof.exporters.otlp_http.transport import HttpTransport
+from otelprof.exporters.otlp_http.transport import HttpTransport, proxy_of
 from otelprof.exporters.pyroscope.config import Settings as Pyroscope
 from otelprof.exporters.pyroscope.factory import FACTORY as PYROSCOPE
 from otelprof.otlp.check import check
@@ -188,6 +188,23 @@ def test_a_redirect_is_not_followed() -> None:
     assert answer.verdict is Verdict.DENIED
     assert "/elsewhere" in answer.cause
     assert len(server.got) == 1
+
+
+def test_a_proxy_of_the_environment_is_asked_with_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as server:
+        monkeypatch.setenv("http_proxy", server.url.replace("://", "://me:a%20b@"))
+        assert send("http://collector.example.com:4318").verdict is Verdict.ACCEPTED
+    ((path, headers, _),) = server.got
+    assert path == "http://collector.example.com:4318/v1development/profiles"
+    assert headers["proxy-authorization"] == "Basic bWU6YSBi"
+
+
+def test_proxies_are_not_for_this_machine_or_for_whom_no_proxy_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy:1")
+    monkeypatch.setenv("no_proxy", "inside.example.com")
+    assert proxy_of("http://127.0.0.1:4318/x") is proxy_of("http://[::1]:1/") is proxy_of("http://localhost/") is None
+    assert proxy_of("http://inside.example.com/") is None
+    assert proxy_of("http://outside.example.com/") == "http://proxy:1"
 
 
 def test_a_partial_success_is_read() -> None:

@@ -5,10 +5,14 @@ Status codes that may be tried again: opentelemetry-proto v1.10.0 docs/specifica
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import ipaddress
 import ssl
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 from google.protobuf.message import DecodeError
@@ -56,7 +60,7 @@ class HttpSettings(Protocol):
 
 
 class HttpTransport:
-    """One connection to one server. No proxies, no redirects: the endpoint is where data goes."""
+    """One connection to one server, through the proxy that the environment names. Redirects aren't followed."""
 
     def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
@@ -68,7 +72,9 @@ class HttpTransport:
 
     def open(self) -> None:
         """Read the certificates; the connection is made by the first request."""
-        self._pool = urllib3.PoolManager(num_pools=1, maxsize=1, retries=False, ssl_context=self._context())
+        more: dict[str, Any] = {"num_pools": 1, "maxsize": 1, "retries": False, "ssl_context": self._context()}
+        proxy = proxy_of(self._settings.url(Signal.PROFILES))
+        self._pool = urllib3.PoolManager(**more) if proxy is None else _proxied(proxy, more)
 
     def _context(self) -> ssl.SSLContext:
         tls = self._settings.tls
@@ -104,6 +110,28 @@ class HttpTransport:
         """Forget the connection."""
         if self._pool is not None:
             self._pool.clear()
+
+
+def proxy_of(url: str) -> str | None:
+    """The proxy for a URL by HTTPS_PROXY, HTTP_PROXY and NO_PROXY; none for this machine, as Go's programs do it."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).is_loopback:
+            return None
+    if host == "localhost" or proxy_bypass(host):
+        return None
+    return getproxies().get(parts.scheme)
+
+
+def _proxied(proxy: str, more: dict[str, Any]) -> urllib3.ProxyManager:
+    parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    user = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
+    headers = urllib3.make_headers(proxy_basic_auth=user) if user else None
+    try:
+        return urllib3.ProxyManager(parts.geturl(), proxy_headers=headers, **more)
+    except urllib3.exceptions.HTTPError as error:
+        raise OtelprofError(f"the proxy of HTTPS_PROXY or HTTP_PROXY can't be used: {error}; name http://host:port") from None
 
 
 def failure(error: urllib3.exceptions.HTTPError) -> Answer:
