@@ -36,8 +36,8 @@ shows them without starting anything.
 - `${env:VAR}` and `${env:VAR:-default}` are filled in from the environment; `$$` is a dollar sign. A variable that isn't set
   and has no default is a mistake.
 - What `otlp_grpc` and `otlp_http` aren't told they take from `OTEL_EXPORTER_OTLP_PROFILES_*` and then `OTEL_EXPORTER_OTLP_*`:
-  `ENDPOINT`, `HEADERS`, `TIMEOUT` (milliseconds), `COMPRESSION`, `INSECURE`, `CERTIFICATE`, `CLIENT_CERTIFICATE`, `CLIENT_KEY`. Proxies are those of
-  `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`.
+  `ENDPOINT`, `HEADERS`, `TIMEOUT` (milliseconds), `COMPRESSION`, `INSECURE`, `CERTIFICATE`, `CLIENT_CERTIFICATE`, `CLIENT_KEY`.
+  Proxies are those of `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`.
 - Durations are `100ms`, `5s`, `1m30s`; sizes `64MiB`, `500kB` or a number of bytes; percents `1%`.
 - `--config` may be given more than once, as with the Collector: later files are laid over earlier ones, mappings key by key,
   lists and values whole. `--set path=value` changes one setting after that: `--set receivers.ebpf.report_interval=1s`.
