@@ -28,7 +28,7 @@ _NOBODY = 65_534
 _NO_NEW_PRIVILEGES = 38  # PR_SET_NO_NEW_PRIVS, linux/prctl.h
 _LIMITS = {
     resource.RLIMIT_AS: 2 << 30,
-    resource.RLIMIT_CPU: 60,
+    resource.RLIMIT_CPU: 120,
     resource.RLIMIT_FSIZE: 128 << 20,
     resource.RLIMIT_NPROC: 0,
     resource.RLIMIT_CORE: 0,
