@@ -8,7 +8,7 @@ C_SOURCES := '*.c' '*.h' '*.cpp'
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev up demo test lint format bench bpf clean
+.PHONY: help setup dev up demo test roots matrix lint format bench bpf clean
 
 help:  ## this list
 	@echo 'make TARGET [ARGS="..."]   (a fresh machine: make up, then open http://127.0.0.1:4040)'
@@ -28,6 +28,12 @@ demo: setup  ## the demo service alone
 
 test: dev  ## all tests; the kernel ones need root (ARGS="tests/unit -k name")
 	@$(SUDO) $(PY) -m pytest $(ARGS)
+
+roots:  ## interpreters that the machine hasn't, for the tests, from Debian's newer suites (ARGS="3.13t musl": own builds)
+	@$(SUDO) scripts/roots.sh $(ARGS)
+
+matrix: dev  ## every case on every interpreter of the machine, into docs/support.md (ARGS="tree jit": some cases)
+	@$(SUDO) $(PY) -m tests.matrix $(ARGS)
 
 lint: dev  ## ruff, mypy --strict, clang-format, bash -n
 	@$(PY) -m ruff check .

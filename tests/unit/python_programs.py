@@ -48,8 +48,19 @@ class Interpreter:
         )
 
 
+ROOTS = Path(os.environ.get("OTELPROF_ROOTS", Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "otelprof/roots")))
+"""Where `make roots` puts interpreters that the machine hasn't."""
+
+
+def _roots() -> Iterator[Path]:
+    """Folders of interpreters: those of `make roots`, and what OTELPROF_TEST_ROOTS names (`a:b`)."""
+    for folder in sorted(ROOTS.glob("*")):
+        yield folder / "root" if (folder / "root").exists() else folder
+    yield from map(Path, filter(None, os.environ.get("OTELPROF_TEST_ROOTS", "").split(":")))
+
+
 def _places() -> Iterator[tuple[str, str]]:
-    """(path, root): this one, the distribution's, pyenv's, and what OTELPROF_TEST_ROOTS names (`a:b`).
+    """(path, root): this one, the distribution's, pyenv's, and those of other roots.
 
     Those are unpacked roots (with usr/bin/python3.X, run by chroot) or prefixes of own builds (with bin/python3).
     """
@@ -57,9 +68,9 @@ def _places() -> Iterator[tuple[str, str]]:
     yield from ((str(path), "") for path in sorted(Path("/usr/bin").glob("python3.[0-9]*")) if path.name[8:].isdigit())
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     yield from ((str(path), "") for path in sorted(pyenv.glob("versions/*/bin/python")))
-    for root in filter(None, os.environ.get("OTELPROF_TEST_ROOTS", "").split(":")):
-        yield from ((str(path), "") for path in Path(root).glob("bin/python3") if not (Path(root) / "usr").exists())
-        yield from ((f"/{path.relative_to(root)}", root) for path in sorted(Path(root).glob("usr/bin/python3.[0-9]*[0-9dt]")))
+    for root in _roots():
+        yield from ((str(path), "") for path in root.glob("bin/python3") if not (root / "usr").exists())
+        yield from ((f"/{path.relative_to(root)}", str(root)) for path in sorted(root.glob("usr/bin/python3.[0-9]*[0-9dt]")))
 
 
 @cache
