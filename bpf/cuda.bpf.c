@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Uprobes on the CUDA driver: one record for each launch, copy, wait, look-up, capture, allocation, and what they gave.
  *
- * One program for each layout of arguments; which entry point it is stands in the probe's cookie (enum cuda_entry). All
- * expect registers and stack as at the first instruction. There are no return probes: results are read at the caller's
- * return site, an ordinary uprobe that Python sets once it has learnt the address from `caller`.
- * Prototypes: cuda.h of CUDA 11 to 13; they have been the same since each function exists. */
+ * Which entry point it is stands in the probe's cookie (enum cuda_entry). All programs expect registers and stack as at
+ * the first instruction. There are no return probes: results are read at the caller's return site, an ordinary uprobe
+ * that Python sets once it has learnt the address from `caller`. Prototypes: cuda.h of CUDA 11 to 13; they have been
+ * the same since each function exists. */
 #define OTELPROF_CUDA
 #include "events.h"
 
@@ -182,108 +182,36 @@ static __always_inline void end_call(struct cuda_call *call) {
     bpf_ringbuf_submit(call, BPF_RB_NO_WAKEUP);
 }
 
-/* cuLaunchKernel(f, gridX, gridY, gridZ, blockX, blockY, blockZ, sharedMemBytes, stream, …), cuLaunchCooperativeKernel
- */
-SEC("uprobe")
-int cuda_launch(struct pt_regs *regs) {
-    struct cuda_call *call = begin_call(regs);
-    if (!call)
-        return 0;
-    call->function = ARGUMENT_1(regs);
-    call->host = take_host(regs);
-    call->grid[0] = ARGUMENT_2(regs);
-    call->grid[1] = ARGUMENT_3(regs);
-    call->grid[2] = ARGUMENT_4(regs);
-    call->block[0] = ARGUMENT_5(regs);
-    call->block[1] = ARGUMENT_6(regs);
-    call->block[2] = read_word(STACK_ARGUMENT(regs, 0));
-    call->shared_bytes = read_word(STACK_ARGUMENT(regs, 1));
-    call->stream = read_word(STACK_ARGUMENT(regs, 2));
-    end_call(call);
-    return 0;
+/* The arguments in registers. Each is read at a fixed place before it is known which are wanted: the verifier lets
+ * nobody choose among places in the context. */
+struct arguments {
+    u64 first, second, third, fourth, fifth, sixth;
+};
+
+#define READ_ARGUMENT(name, number)                                                                                    \
+    arguments->name = ARGUMENT_##number(regs);                                                                         \
+    asm volatile("" : "+r"(arguments->name))
+
+static __always_inline void read_arguments(struct pt_regs *regs, struct arguments *arguments) {
+    READ_ARGUMENT(first, 1);
+    READ_ARGUMENT(second, 2);
+    READ_ARGUMENT(third, 3);
+    READ_ARGUMENT(fourth, 4);
+    READ_ARGUMENT(fifth, 5);
+    READ_ARGUMENT(sixth, 6);
 }
 
-/* cuLaunchKernelEx(config, f, kernelParams, extra) */
-SEC("uprobe")
-int cuda_launch_ex(struct pt_regs *regs) {
-    struct launch_config config = {};
-    struct cuda_call *call = begin_call(regs);
-    if (!call)
-        return 0;
-    read_user(&config, sizeof(config), ARGUMENT_1(regs));
-    call->function = ARGUMENT_2(regs);
-    call->host = take_host(regs);
-    __builtin_memcpy(call->grid, config.grid, sizeof(config.grid));
-    __builtin_memcpy(call->block, config.block, sizeof(config.block));
-    call->shared_bytes = config.shared_bytes;
-    call->stream = config.stream;
-    end_call(call);
-    return 0;
-}
-
-/* cuGraphLaunch(graphExec, stream) */
-SEC("uprobe")
-int cuda_graph_launch(struct pt_regs *regs) {
-    struct cuda_call *call = begin_call(regs);
-    if (!call)
-        return 0;
-    call->function = ARGUMENT_1(regs);
-    call->stream = ARGUMENT_2(regs);
-    end_call(call);
-    return 0;
-}
-
-/* cuMemcpyAsync(dst, src, bytes, stream) and its forms by direction; those that wait have no stream */
-SEC("uprobe")
-int cuda_copy(struct pt_regs *regs) {
-    struct cuda_call *call = begin_call(regs);
-    if (!call)
-        return 0;
-    call->bytes = ARGUMENT_3(regs);
-    if (call->entry < CUDA_MEMCPY)
-        call->stream = ARGUMENT_4(regs);
-    end_call(call);
-    return 0;
-}
-
-/* cuMemsetD8Async(address, value, count, stream) and its forms by width; those that wait have no stream */
-SEC("uprobe")
-int cuda_set(struct pt_regs *regs) {
-    struct cuda_call *call = begin_call(regs);
-    if (!call)
-        return 0;
-    u16 is_async = call->entry >= CUDA_MEMSET_D8_ASYNC;
-    call->bytes = ARGUMENT_3(regs) << (call->entry - (is_async ? CUDA_MEMSET_D8_ASYNC : CUDA_MEMSET_D8));
-    if (is_async)
-        call->stream = ARGUMENT_4(regs);
-    end_call(call);
-    return 0;
-}
-
-/* What this thread is in now, so that its end is seen; `out` is where the handle will be. Ends the record. */
-static __always_inline void await(struct pt_regs *regs, struct cuda_call *call, u64 out) {
+/* What this thread is in now, so that its end is seen; `out` is where the handle will be, `object` whose name it will
+ * have. Ends the record. */
+static __always_inline void await(struct pt_regs *regs, struct cuda_call *call, u64 out, u64 object) {
     u64 thread = bpf_get_current_pid_tgid();
-    struct pending wait = {.stack = regs->sp, .out = out, .before = out ? read_word(out) : 0};
+    struct pending wait = {.stack = regs->sp, .out = out, .before = out ? read_word(out) : 0, .object = object};
     wait.begin = call->origin.time;
     wait.dispatch = call->dispatch;
     wait.process = call->origin.process;
     wait.entry = call->entry;
     end_call(call);
     bpf_map_update_elem(&pending, &thread, &wait, BPF_ANY);
-}
-
-/* cuStreamSynchronize(stream), cuEventSynchronize(event), cuCtxSynchronize() */
-SEC("uprobe")
-int cuda_wait(struct pt_regs *regs) {
-    struct cuda_call *call = begin_call(regs);
-    if (!call)
-        return 0;
-    if (call->entry == CUDA_STREAM_SYNCHRONIZE)
-        call->function = call->stream = ARGUMENT_1(regs);
-    else if (call->entry == CUDA_EVENT_SYNCHRONIZE)
-        call->object = ARGUMENT_1(regs);
-    await(regs, call, 0);
-    return 0;
 }
 
 /* Counts the captures that a process has open; what the calls give isn't known here, so it may stay too high. */
@@ -297,96 +225,6 @@ static __always_inline void note_capture(s64 change) {
     }
     if (open && (change > 0 || *open))
         __sync_fetch_and_add(open, change);
-}
-
-/* cuStreamBeginCapture(stream, mode), cuStreamBeginCaptureToGraph(stream, graph, …), cuStreamEndCapture(stream, &graph)
- */
-SEC("uprobe")
-int cuda_capture(struct pt_regs *regs) {
-    struct cuda_call *call = begin_call(regs);
-    if (!call)
-        return 0;
-    u16 entry = call->entry;
-    call->stream = ARGUMENT_1(regs);
-    if (entry == CUDA_BEGIN_CAPTURE_TO_GRAPH)
-        call->object = ARGUMENT_2(regs);
-    note_capture(entry == CUDA_END_CAPTURE ? -1 : 1);
-    await(regs, call, entry == CUDA_END_CAPTURE ? ARGUMENT_2(regs) : 0);
-    return 0;
-}
-
-/* cuEventRecord(event, stream), cuStreamWaitEvent(stream, event, flags): by these a capture spreads to other streams */
-SEC("uprobe")
-int cuda_event(struct pt_regs *regs) {
-    u32 pid = bpf_get_current_pid_tgid() >> 32;
-    u64 *open = bpf_map_lookup_elem(&capturing, &pid);
-    if (!open || !*open)
-        return 0;
-    struct cuda_call *call = begin_call(regs);
-    if (!call)
-        return 0;
-    u64 first = ARGUMENT_1(regs), second = ARGUMENT_2(regs);
-    if (call->entry == CUDA_STREAM_WAIT_EVENT) {
-        call->stream = first;
-        call->object = second;
-    } else {
-        call->stream = second;
-        call->object = first;
-    }
-    end_call(call);
-    return 0;
-}
-
-/* cuGraphCreate(&graph, flags), cuGraphInstantiate(&exec, graph, …), cuGraphClone(&clone, graph), cuMemAlloc(&address,
- * bytes), cuMemCreate(&handle, bytes, …): what gives a handle through its first argument */
-SEC("uprobe")
-int cuda_make(struct pt_regs *regs) {
-    struct cuda_call *call = begin_call(regs);
-    if (!call)
-        return 0;
-    if (call->entry >= CUDA_MEM_ALLOC && call->entry <= CUDA_MEM_CREATE)
-        call->bytes = ARGUMENT_2(regs);
-    else
-        call->object = ARGUMENT_2(regs);
-    await(regs, call, ARGUMENT_1(regs));
-    return 0;
-}
-
-/* cuGraphExecUpdate(exec, graph, …), cuGraphExecDestroy(exec), cuGraphDestroy(graph), cuMemFree(address),
- * cuMemFreeAsync(address, stream), cuMemRelease(handle) */
-SEC("uprobe")
-int cuda_change(struct pt_regs *regs) {
-    struct cuda_call *call = begin_call(regs);
-    if (!call)
-        return 0;
-    call->function = ARGUMENT_1(regs);
-    if (call->entry == CUDA_GRAPH_EXEC_UPDATE) {
-        call->object = ARGUMENT_2(regs);
-        await(regs, call, 0);
-    } else {
-        end_call(call);
-    }
-    return 0;
-}
-
-/* CUDA_KERNEL_NODE_PARAMS: `function` stands first; the second form may have a CUkernel at the end instead. */
-enum { NODE_PARAMETERS_KERNEL = 56 };
-
-/* cuGraphAddKernelNode(&node, graph, dependencies, count, parameters), cuGraphAddChildGraphNode(&node, graph,
- * dependencies, count, child) */
-SEC("uprobe")
-int cuda_add_node(struct pt_regs *regs) {
-    struct cuda_call *call = begin_call(regs);
-    if (!call)
-        return 0;
-    call->object = ARGUMENT_2(regs);
-    call->function = ARGUMENT_5(regs);
-    if (call->entry == CUDA_GRAPH_ADD_KERNEL) {
-        u64 function = read_word(ARGUMENT_5(regs));
-        call->function = function ? function : read_word(ARGUMENT_5(regs) + NODE_PARAMETERS_KERNEL);
-    }
-    end_call(call);
-    return 0;
 }
 
 /* Keeps the name that a look-up asks for until its result is known; the caller may free it after the return. */
@@ -404,26 +242,140 @@ static __always_inline void keep_name(u64 text) {
     free_scratch(slot);
 }
 
-/* cuModuleGetFunction(out, module, name), cuLibraryGetKernel(out, library, name), cuKernelGetFunction(out, kernel) */
+/* Launches and copies, the calls that are made often.
+ *
+ * One program for many layouts of arguments: what all have in common, the walks above all, is verified once. */
 SEC("uprobe")
-int cuda_lookup(struct pt_regs *regs) {
-    u64 thread = bpf_get_current_pid_tgid();
-    struct pending lookup = {.stack = regs->sp, .out = ARGUMENT_1(regs), .before = read_word(ARGUMENT_1(regs))};
+int cuda_work(struct pt_regs *regs) {
+    struct launch_config config = {};
+    struct arguments with;
+    read_arguments(regs, &with);
     struct cuda_call *call = begin_call(regs);
     if (!call)
         return 0;
     u16 entry = call->entry;
-    call->function = ARGUMENT_2(regs);
-    lookup.begin = call->origin.time;
-    lookup.dispatch = call->dispatch;
-    lookup.process = call->origin.process;
-    lookup.entry = entry;
+    if (entry == CUDA_LAUNCH_KERNEL || entry == CUDA_LAUNCH_COOPERATIVE) {
+        /* (f, gridX, gridY, gridZ, blockX, blockY, blockZ, sharedMemBytes, stream, …) */
+        call->function = with.first;
+        call->grid[0] = with.second;
+        call->grid[1] = with.third;
+        call->grid[2] = with.fourth;
+        call->block[0] = with.fifth;
+        call->block[1] = with.sixth;
+        call->block[2] = read_word(STACK_ARGUMENT(regs, 0));
+        call->shared_bytes = read_word(STACK_ARGUMENT(regs, 1));
+        call->stream = read_word(STACK_ARGUMENT(regs, 2));
+        call->host = take_host(regs);
+    } else if (entry == CUDA_LAUNCH_KERNEL_EX) { /* (config, f, kernelParams, extra) */
+        read_user(&config, sizeof(config), with.first);
+        call->function = with.second;
+        __builtin_memcpy(call->grid, config.grid, sizeof(config.grid));
+        __builtin_memcpy(call->block, config.block, sizeof(config.block));
+        call->shared_bytes = config.shared_bytes;
+        call->stream = config.stream;
+        call->host = take_host(regs);
+    } else if (entry == CUDA_GRAPH_LAUNCH) { /* (graphExec, stream) */
+        call->function = with.first;
+        call->stream = with.second;
+    } else { /* cuMemcpyAsync(dst, src, bytes, stream) and its forms by direction; those that wait have no stream */
+        call->bytes = with.third;
+        if (entry < CUDA_MEMCPY)
+            call->stream = with.fourth;
+    }
     end_call(call);
-    if (entry == CUDA_KERNEL_GET_FUNCTION)
-        lookup.object = ARGUMENT_2(regs);
+    return 0;
+}
+
+/* CUDA_KERNEL_NODE_PARAMS: `function` stands first; the second form may have a CUkernel at the end instead. */
+enum { NODE_PARAMETERS_KERNEL = 56 };
+
+/* Where a call puts the handle that it gives; 0: it gives none. */
+static __always_inline u64 place_of_handle(u16 entry, const struct arguments *with) {
+    if (entry == CUDA_END_CAPTURE)
+        return with->second;
+    if (is_lookup(entry) || entry == CUDA_GRAPH_INSTANTIATE || entry == CUDA_GRAPH_CLONE ||
+        entry == CUDA_GRAPH_CREATE || (entry >= CUDA_MEM_ALLOC && entry <= CUDA_MEM_CREATE))
+        return with->first;
+    return 0;
+}
+
+static __always_inline int is_awaited(u16 entry) {
+    return entry == CUDA_STREAM_SYNCHRONIZE || entry == CUDA_CONTEXT_SYNCHRONIZE || entry == CUDA_EVENT_SYNCHRONIZE ||
+           entry == CUDA_BEGIN_CAPTURE || entry == CUDA_BEGIN_CAPTURE_TO_GRAPH || entry == CUDA_GRAPH_EXEC_UPDATE;
+}
+
+/* What the arguments are, by entry point. */
+static __always_inline void read_other(struct cuda_call *call, u16 entry, const struct arguments *with) {
+    if (entry == CUDA_STREAM_SYNCHRONIZE) { /* (stream) */
+        call->function = call->stream = with->first;
+    } else if (entry == CUDA_EVENT_SYNCHRONIZE) { /* (event) */
+        call->object = with->first;
+    } else if (is_lookup(entry)) { /* (out, module or library or kernel, name) */
+        call->function = with->second;
+    } else if (entry >= CUDA_BEGIN_CAPTURE && entry <= CUDA_END_CAPTURE) { /* (stream, …) */
+        call->stream = with->first;
+        if (entry == CUDA_BEGIN_CAPTURE_TO_GRAPH) /* (stream, graph, …) */
+            call->object = with->second;
+    } else if (entry == CUDA_GRAPH_INSTANTIATE || entry == CUDA_GRAPH_CLONE) { /* (out, graph, …) */
+        call->object = with->second;
+    } else if (entry == CUDA_GRAPH_EXEC_UPDATE) { /* (exec, graph, …) */
+        call->function = with->first;
+        call->object = with->second;
+    } else if (entry == CUDA_GRAPH_ADD_CHILD) { /* (out, graph, dependencies, count, child) */
+        call->object = with->second;
+        call->function = with->fifth;
+    } else if (entry == CUDA_GRAPH_ADD_KERNEL) { /* (out, graph, dependencies, count, parameters) */
+        u64 function = read_word(with->fifth);
+        call->object = with->second;
+        call->function = function ? function : read_word(with->fifth + NODE_PARAMETERS_KERNEL);
+    } else if (entry == CUDA_EVENT_RECORD) { /* (event, stream) */
+        call->object = with->first;
+        call->stream = with->second;
+    } else if (entry == CUDA_STREAM_WAIT_EVENT) { /* (stream, event, flags) */
+        call->stream = with->first;
+        call->object = with->second;
+    } else if (entry >= CUDA_MEMSET_D8 && entry <= CUDA_MEMSET_D32) { /* (address, value, count) */
+        call->bytes = with->third << (entry - CUDA_MEMSET_D8);
+    } else if (entry >= CUDA_MEMSET_D8_ASYNC && entry <= CUDA_MEMSET_D32_ASYNC) { /* (address, value, count, stream) */
+        call->bytes = with->third << (entry - CUDA_MEMSET_D8_ASYNC);
+        call->stream = with->fourth;
+    } else if (entry >= CUDA_MEM_ALLOC && entry <= CUDA_MEM_CREATE) { /* (out, bytes, …) */
+        call->bytes = with->second;
+    } else if (entry != CUDA_CONTEXT_SYNCHRONIZE && entry != CUDA_GRAPH_CREATE) { /* (what ends) */
+        call->function = with->first;
+    }
+}
+
+/* Events are the business of captures alone: by them a capture spreads to other streams. */
+static __always_inline int is_needless(u16 entry) {
+    u32 pid = bpf_get_current_pid_tgid() >> 32;
+    if (entry != CUDA_EVENT_RECORD && entry != CUDA_STREAM_WAIT_EVENT)
+        return 0;
+    u64 *open = bpf_map_lookup_elem(&capturing, &pid);
+    return !open || !*open;
+}
+
+/* All other calls. */
+SEC("uprobe")
+int cuda_other(struct pt_regs *regs) {
+    u16 entry = bpf_get_attach_cookie(regs);
+    struct arguments with;
+    read_arguments(regs, &with);
+    if (is_needless(entry))
+        return 0;
+    struct cuda_call *call = begin_call(regs);
+    if (!call)
+        return 0;
+    u64 out = place_of_handle(entry, &with);
+    read_other(call, entry, &with);
+    if (entry >= CUDA_BEGIN_CAPTURE && entry <= CUDA_END_CAPTURE)
+        note_capture(entry == CUDA_END_CAPTURE ? -1 : 1);
+    if (entry == CUDA_MODULE_GET_FUNCTION || entry == CUDA_LIBRARY_GET_KERNEL)
+        keep_name(with.third);
+    if (out || is_awaited(entry))
+        await(regs, call, out, entry == CUDA_KERNEL_GET_FUNCTION ? with.second : 0);
     else
-        keep_name(ARGUMENT_3(regs));
-    bpf_map_update_elem(&pending, &thread, &lookup, BPF_ANY);
+        end_call(call);
     return 0;
 }
 
