@@ -164,8 +164,9 @@ def _emitted(kept: _Folded, naming: Naming) -> FlameGraph:
     used = np.unique(np.concatenate([row[:, -1] for row in rows]))
     for row in rows:
         row[:, -1] = np.searchsorted(used, row[:, -1]) + 1
-    shown = [Name(TOTAL), *([*naming.names, Name(OTHER)][i] for i in used.tolist())]
-    where = ["", *([*naming.places, ""][i] for i in used.tolist())]
+    names, places = [*naming.names, Name(OTHER)], [*naming.places, ""]
+    shown = [Name(TOTAL), *(names[i] for i in used.tolist())]
+    where = ["", *(places[i] for i in used.tolist())]
     top = np.array([*(number for total in totals.tolist() for number in (0, total, 0)), 0], np.int64)
     own = max(int(row[:, 2:-1:3].max()) for row in rows)
     other = int(sum(lost.sum() for lost in kept.folded))

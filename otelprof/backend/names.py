@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ class Name(NamedTuple):
     file: str = ""
 
 
+@lru_cache(300_000)  # more than the frames that a query's cache keeps
 def shown_name(kind: str, name: str, file: str) -> Name:
     """The name that people see of a frame in OTLP's form."""
     if not kind and name.startswith("["):
@@ -49,7 +51,7 @@ class Naming:
     @classmethod
     def of(cls, frames: Frames) -> Naming:
         """The names of frames."""
-        shown = [shown_name(*row) for row in zip(frames.kinds, frames.names, frames.files, strict=True)]
+        shown = list(map(shown_name, frames.kinds, frames.names, frames.files))
         names = sorted(set(shown))
         number = {name: i for i, name in enumerate(names)}
         lines = np.where(frames.starts > 0, frames.starts, frames.lines).tolist()
