@@ -194,12 +194,17 @@ class Elf:
         return None
 
     def bias(self, start: int, offset: int) -> int | None:
-        """Run-time minus linked addresses when the page at file `offset` is mapped at `start`."""
+        """Run-time minus linked addresses when the page at file `offset` is mapped at `start`.
+
+        A page of the file may belong to two segments, the end of one and the beginning of the next: then it is mapped as
+        the beginning, since a mapping that was cut in pieces seldom begins with a segment's last page.
+        """
+        found = None
         for load in self.loads:
             first = int(load["offset"]) & ~0xFFF
-            if first <= offset < int(load["offset"]) + max(int(load["filesz"]), 1):
-                return start - (offset - int(load["offset"]) + int(load["vaddr"]))
-        return None
+            if first == offset or (found is None and first < offset < int(load["offset"]) + int(load["filesz"])):
+                found = start - (offset - int(load["offset"]) + int(load["vaddr"]))
+        return found
 
     # --- identity ----------------------------------------------------------------------------------------------
 

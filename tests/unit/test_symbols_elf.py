@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from otelprof.errors import MalformedInput
 from otelprof.processes.maps import read_maps
-from otelprof.symbols.elf import BytesSource, Elf, FileSource, Source
+from otelprof.symbols.elf import HEADER, SEGMENT, SEGMENT_LOAD, BytesSource, Elf, FileSource, Source
 from otelprof.symbols.native import functions_of
 from otelprof.targets.python import interpreter_in
 
@@ -186,3 +186,19 @@ def test_endless_chains_in_a_hash_table_end():
     )
     assert Elf(source).find_exported("no such symbol") is None
     assert source.reads < 100_000
+
+
+def test_a_page_that_two_segments_share_is_mapped_as_the_second():
+    """lld puts segments side by side in the file: code from 0x1268 on begins in the page in which the constants end."""
+    loads = np.zeros(2, SEGMENT)
+    loads["type"], loads["offset"], loads["vaddr"] = SEGMENT_LOAD, [0, 0x1268], [0, 0x2268]
+    loads["filesz"] = loads["memsz"] = [0x1268, 0x500]
+    head = np.zeros(1, HEADER)
+    head["phoff"], head["phnum"] = head.dtype.itemsize, 2
+    data = bytearray(head.tobytes() + loads.tobytes())
+    data[:7] = b"\x7fELF\x02\x01\x01"
+    elf = Elf(BytesSource(bytes(data)))
+
+    assert elf.bias(0x7000_0000, 0x1000) == 0x7000_0000 - 0x2000
+    assert elf.bias(0x7000_0000, 0) == 0x7000_0000
+    assert elf.bias(0x7000_0000, 0x5000) is None
