@@ -121,10 +121,11 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
 
     def open(self, url: str) -> None:
-        """Load a page and wait until its graph is there, empty or refused."""
+        """Load a page and wait until its graph or list is there, empty or refused."""
         self.events.clear()
         self.call("Page.navigate", url=url)
-        self.until("['ready', 'empty', 'error'].includes(document.querySelector('[data-testid=flamegraph]')?.dataset.state)")
+        state = "document.querySelector('[data-testid=flamegraph], #main[data-state]')?.dataset.state"
+        self.until(f"['ready', 'empty', 'error'].includes({state})")
 
     def js(self, expression: str) -> Any:
         """Value of an expression in the page."""

@@ -202,6 +202,30 @@ def canary() -> dict[str, object]:
     return flame([(stack, count * PERIOD) for stack, count in CANARY_STACKS])
 
 
+def traces(now: int) -> list[dict[str, object]]:
+    """What `/api/v1/traces` lists: requests that end at `now`, Unix milliseconds; one is known by its samples alone."""
+    rows = []
+    for i, name in enumerate(["POST /v1/completions", "POST /v1/completions", HOSTILE[0], ""]):
+        cost = {"cpu_ns": (i + 1) * 3 * PERIOD, "launches": 960 - 300 * i, "gpu_time_ns": 0, "waiting_ns": i * 1_500_000}
+        start = {"start_us": (now - 2000 * i - 400) * 1000, "duration_ns": (90 - 10 * i) * 1_000_000} if name else {}
+        known = {"start_us": 0, "duration_ns": 0} | start
+        rows.append(
+            {"trace": f"{i + 1:032x}", "name": name, "service": "inference-server" if name else "", "spans": 3, **known, **cost}
+        )
+    return rows
+
+
+def spans(trace: str, now: int) -> list[dict[str, object]]:
+    """What `/api/v1/spans` lists of one of them: a request, its two steps, and a part of the second."""
+    rows = []
+    for i, (name, parent) in enumerate([("POST /v1/completions", 0), ("tokenize", 1), ("generate", 1), ("model_forward", 3)]):
+        times = {"start_us": (now - 400 + 20 * i) * 1000, "duration_ns": (90 - 20 * i) * 1_000_000}
+        cost = {"cpu_ns": i * PERIOD, "launches": 240 if i > 1 else 0, "gpu_time_ns": 0, "waiting_ns": 0}
+        ids = {"span": f"{i + 1:016x}", "parent": f"{parent:016x}" if parent else ""}
+        rows.append({**ids, "service": "inference-server", "name": name, "attributes": {}, **times, **cost})
+    return rows if int(trace, 16) else []
+
+
 @cache
 def launches() -> dict[str, object]:
     """Its kernel launches."""

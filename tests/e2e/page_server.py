@@ -134,6 +134,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(self.page.flame(query))
         elif url.path == "/api/v1/diff":
             self._json(self.page.diff(query))
+        elif url.path == "/api/v1/traces":
+            order = {"duration": "duration_ns", "launches": "launches"}.get(query["order"], query["order"] + "_ns")
+            self._json({"traces": sorted(profiles.traces(self.page.now), key=lambda row: -int(str(row[order])))})
+        elif url.path == "/api/v1/spans":
+            self._json({"trace": query["trace"], "spans": profiles.spans(query["trace"], self.page.now)})
         elif url.path == "/api/v1/types":
             self._json({"types": self.page.types()})
         else:

@@ -49,9 +49,8 @@ export async function fetchTypes(signal) {
 }
 
 /** The flame graph of a type, a selector and a range in Unix milliseconds. */
-export function fetchFlame({ type, query, from, until, span }, signal) {
-  const link = span ? { span } : {};
-  return get("/api/v1/flamegraph", { type, query, ...link, from: Math.floor(from), until: Math.ceil(until), max_nodes: MAX_NODES }, signal);
+export function fetchFlame({ type, query, from, until, span, trace }, signal) {
+  return get("/api/v1/flamegraph", { type, query, ...linkOf(span, trace), from: Math.floor(from), until: Math.ceil(until), max_nodes: MAX_NODES }, signal);
 }
 
 /** Two sides of one type, folded together: Pyroscope's form of a difference; a side is {query, from, until}. */
@@ -60,6 +59,16 @@ export function fetchDiff({ type, left, right }, signal) {
     [`${name}_query`]: query, [`${name}_from`]: Math.floor(from), [`${name}_until`]: Math.ceil(until),
   });
   return get("/api/v1/diff", { type, ...side("left", left), ...side("right", right), max_nodes: MAX_NODES }, signal);
+}
+
+/** Requests of a range, those with the largest `order` first: [{trace, name, service, start_us, duration_ns, spans, cpu_ns, …}]. */
+export async function fetchTraces({ query, from, until, order }, signal) {
+  return (await get("/api/v1/traces", { query, from: Math.floor(from), until: Math.ceil(until), order, limit: 200 }, signal)).traces ?? [];
+}
+
+/** The spans of a request with what each cost by itself: [{span, parent, service, name, start_us, duration_ns, cpu_ns, …}]. */
+export async function fetchSpans(trace, signal) {
+  return (await get("/api/v1/spans", { trace }, signal)).spans ?? [];
 }
 
 /** Points of the time line, summed over all series: [[Unix ms, value]], one every `step` seconds. */
@@ -94,9 +103,12 @@ function call(method, body, signal) {
 }
 
 /** The address of a download of what is shown. */
-export function exportUrl(format, { type, query, from, until }) {
-  return `/api/v1/export?${new URLSearchParams({ format, type, query, from: Math.floor(from), until: Math.ceil(until) })}`;
+export function exportUrl(format, { type, query, from, until, span, trace }) {
+  return `/api/v1/export?${new URLSearchParams({ format, type, query, ...linkOf(span, trace), from: Math.floor(from), until: Math.ceil(until) })}`;
 }
+
+/** Parameters that leave samples of one span or request alone. */
+const linkOf = (span, trace) => Object.fromEntries(Object.entries({ span, trace }).filter(([, id]) => id));
 
 /** A download: {blob, name}, the name as the backend gives it. */
 export async function fetchFile(url) {

@@ -14,6 +14,7 @@ import { showPages } from "./nav.js";
 import { defaultType, titleOf, unitOf } from "./profile_types.js";
 import { serviceOf } from "./selector.js";
 import { FLAGS, fixed, formatState, isOpen, live, parseState, shownRange, windowRange } from "./state.js";
+import { showSpanNote } from "./span_note.js";
 import { stepOf } from "./time_axis.js";
 import { formatRange, formatSpan } from "./units.js";
 
@@ -31,7 +32,7 @@ export class Explore {
   #paused = false;
   #wished = true;
 
-  /** `parts`: {graph, view (its main one), timeline, feed, search, status, title, range}. */
+  /** `parts`: {graph, view (its main one), timeline, feed, search, status, title, range, only}. */
   constructor(parts) {
     Object.assign(this, parts);
     this.state = parseState(location.search);
@@ -184,12 +185,12 @@ export class Explore {
   }
 
   async #loadData(signal) {
-    const { type, query, span } = this.state;
+    const { type, query, span, trace } = this.state;
     const whole = windowRange(this.state, backendNow());
     const shown = shownRange(this.state, backendNow());
     const step = stepOf(whole);
     const [answer, points] = await Promise.all([
-      fetchFlame({ type, query, span, ...shown }, signal),
+      fetchFlame({ type, query, span, trace, ...shown }, signal),
       fetchSeries({ type, query, ...whole, step }, signal),
     ]);
     this.timeline.setData(points, whole, step, unitOf(type));
@@ -251,6 +252,7 @@ export class Explore {
     document.title = `${titleOf(this.state.type) || "Explore"}${this.#service()} · otelprof`;
     this.#showFeed();
     this.#showExports();
+    showSpanNote(this.only, this.state, () => this.change({ span: "", trace: "" }));
     const { type, query, from, until } = Object.fromEntries(new URLSearchParams(formatState(this.state)));
     showPages({ type, query, from, until });
   }
@@ -271,8 +273,8 @@ export class Explore {
   }
 
   #showExports() {
-    const { type, query } = this.state;
-    showExports({ type, query, ...shownRange(this.state, backendNow()) });
+    const { type, query, span, trace } = this.state;
+    showExports({ type, query, span, trace, ...shownRange(this.state, backendNow()) });
   }
 
   #liveSpan() {

@@ -42,7 +42,7 @@ function makeParts() {
     timeline: new Timeline(element("timeline"), element("time-note")),
     feed: new LiveFeed(),
     status: document.querySelector("[role=status]"),
-    search: element("search"), title: element("title"), range: element("range"),
+    search: element("search"), title: element("title"), range: element("range"), only: element("only"),
   };
 }
 

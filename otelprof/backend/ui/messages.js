@@ -87,6 +87,14 @@ export function nothingToCompare() {
   return [make("h2", "no samples on either side"), make("p", "Drag over a part of the time lines that has values, or take a longer range.")];
 }
 
+/** No request has samples in the range: what is needed for some. */
+export function withoutRequests() {
+  return [
+    make("h2", "no requests in this time"),
+    make("p", "A request is here once a program that makes spans with OpenTelemetry was sampled inside of one: the agent reads the current span of every sample, without a change of the program."),
+  ];
+}
+
 /** Shows lines in the status, or nothing; `over` lays them over a graph that stays. */
 export function showStatus(element, lines = [], over = false) {
   element.classList.toggle("over-graph", over);

@@ -5,7 +5,7 @@
  * `window` is the span of the time line, `selection` the part of it that the flame graph shows (null: all of it).  With a
  * selection `from` and `until` are the selection and `window` has the span of the time line, so that from and until always
  * are what the flame graph shows.  `around` is the function whose callers and callees are shown, `file` where it stands;
- * `span` is the one span whose samples are shown.
+ * `span` and `trace` are the one span or request whose samples are shown.
  */
 
 export const SPANS = { "1m": 60e3, "5m": 300e3, "15m": 900e3, "1h": 3600e3, "6h": 21_600e3, "24h": 86_400e3 };
@@ -37,7 +37,8 @@ export function parseState(search) {
     pane: PANES.includes(params.get("pane")) ? params.get("pane") : "both",
     around: params.get("around") ?? "",
     file: params.get("file") ?? "",
-    span: /^[0-9a-f]{16}$/.test(params.get("span") ?? "") ? params.get("span") : "",
+    span: hexOf(params.get("span"), 16),
+    trace: hexOf(params.get("trace"), 32),
     ...Object.fromEntries(FLAGS.map((flag) => [flag, params.get(flag) === "1"])),
   };
 }
@@ -54,9 +55,14 @@ export function formatState(state) {
   if (state.search) params.set("search", state.search);
   if (state.zoom) params.set("zoom", state.zoom.toString(16));
   if (state.pane !== "both") params.set("pane", state.pane);
-  for (const key of ["around", "file", "span"]) if (state[key]) params.set(key, state[key]);
+  for (const key of ["around", "file", "trace", "span"]) if (state[key]) params.set(key, state[key]);
   for (const flag of FLAGS) if (state[flag]) params.set(flag, "1");
   return `?${params}`;
+}
+
+/** An id of so many hex digits, or an empty text. */
+function hexOf(text, digits) {
+  return text && text.length === digits && /^[0-9a-f]+$/.test(text) ? text : "";
 }
 
 /** Span of the time line in Unix milliseconds. */

@@ -6,6 +6,7 @@ import { formatCompare, parseCompare, withSpan } from "../../../otelprof/backend
 import { defaultType, groupOf, sortTypes, titleOf, unitOf } from "../../../otelprof/backend/ui/profile_types.js";
 import { complete, completionAt, selectorOf, serviceOf, withService } from "../../../otelprof/backend/ui/selector.js";
 import { fixed, formatState, isOpen, live, parseState, shownRange, windowRange } from "../../../otelprof/backend/ui/state.js";
+import { extentOf, treeOf } from "../../../otelprof/backend/ui/span_tree.js";
 import { bucketsOf, stepOf, ticksOf } from "../../../otelprof/backend/ui/time_axis.js";
 import { formatPoints, formatShare, formatSpan, formatValue } from "../../../otelprof/backend/ui/units.js";
 
@@ -34,8 +35,8 @@ test("a state survives its address", () => {
     { type: "T", query: "{}", window: live(3600e3), selection: { from: 10, until: 20 }, search: "x y", zoom: 4294967295, pane: "flame" },
     { type: "T", query: "{}", window: fixed(5, 50), selection: { from: 10, until: 20 }, search: "", zoom: 1, pane: "table" },
   ];
-  const plain = { around: "", file: "", span: "", python: false, recursion: false, invert: false, flip: false };
-  const shaped = { around: "a & b", file: "x.py", span: "00f067aa0ba902b7", python: true, recursion: true, invert: true, flip: true };
+  const plain = { around: "", file: "", span: "", trace: "", python: false, recursion: false, invert: false, flip: false };
+  const shaped = { around: "a & b", file: "x.py", span: "00f067aa0ba902b7", trace: "a".repeat(32), python: true, recursion: true, invert: true, flip: true };
   for (const shape of [plain, shaped]) {
     for (const state of states) assert.deepEqual(parseState(formatState({ ...state, ...shape })), { ...state, ...shape });
   }
@@ -125,4 +126,13 @@ test("odd addresses of a comparison give a whole state", () => {
 
 test("changes are told in points", () => {
   assert.deepEqual([0.2114, -0.0071, 0, 0.00001, -0.5].map(formatPoints), ["+21.1", "\u22120.71", "0", "0", "\u221250.0"]);
+});
+
+test("spans stand under their parents by their start; orphans and circles are roots", () => {
+  const span = (id, parent, start) => ({ span: id, parent, start_us: start, duration_ns: 5000 });
+  const rows = (spans) => treeOf(spans).map(({ span: { span: id }, depth }) => `${depth}${id}`);
+  assert.deepEqual(rows([span("c", "a", 9), span("a", "", 1), span("b", "a", 3), span("d", "b", 4), span("x", "gone", 2)]), ["0a", "1b", "2d", "1c", "0x"]);
+  assert.deepEqual(rows([span("a", "b", 1), span("b", "a", 2), span("s", "s", 3)]).sort(), ["0a", "0s", "1b"]);
+  assert.deepEqual(extentOf([span("a", "", 10), span("b", "a", 0), span("c", "a", 12)]), { from: 10, until: 17 });
+  assert.equal(extentOf([span("a", "", 0)]), null);
 });
