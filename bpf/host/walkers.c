@@ -2,6 +2,7 @@
 /* The walkers as an ordinary shared library, for tests: cc -DOTELPROF_HOST -shared. Memory is what `host_read` gives.
  */
 #include "../native_frames.h"
+#include "../python_code.h"
 #include "../stacks.h"
 
 int (*host_read)(void *to, u32 size, u64 from);
@@ -30,6 +31,12 @@ static __always_inline const struct unwind_rule *rule_at(u32 index) {
 
 u32 size_of_python_walk(void) {
     return sizeof(struct python_walk);
+}
+
+/* Fills the record of the code object at `address`. */
+void read_python_code(struct python_code *code, const struct python_layout *layout, u64 address) {
+    code->address = address;
+    read_code(code, layout);
 }
 
 /* Walks a stack to its end, as the programs do: `walk` holds the layout; what it has found stays in it. */

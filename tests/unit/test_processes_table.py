@@ -98,6 +98,19 @@ def test_exec_makes_a_new_program_under_the_same_number(table):
     assert found.process.facts.command == "cat"
 
 
+def test_a_known_program_that_ended_before_anybody_looked_is_told_by_its_events(table, child):
+    (forked,) = table.apply(event(FORK, 4_000_002, FORKED | 7, child.pid))
+    executed = event(EXEC, 4_000_002, FORKED | 7)
+    executed["next"], executed["comm"], executed["program"]["inode"] = FORKED | 8, b"worker", 5
+    ended, found = table.apply(executed)
+
+    assert (ended.process, found.kind) == (forked.process, ChangeKind.FOUND)
+    assert found.process is table.get(FORKED | 8)
+    assert (found.process.facts.service, found.process.facts.executable_path) == ("worker", "")
+    assert found.process.facts.cgroup == forked.process.facts.cgroup
+    assert found.process.program == (5, 0)
+
+
 def test_a_scan_notices_another_program_when_the_event_was_lost(table):
     code = "import os, sys; print(1, flush=True); input()\n"
     code += "os.execv(sys.executable, [sys.executable, '-c', 'print(2, flush=True); input()'])"
