@@ -141,6 +141,18 @@ def findings() -> list[Finding]:
     return [*found, programs()]
 
 
+def cuda_findings(cost: bool) -> list[Finding]:
+    """One finding for each driver library; one that says that there is none."""
+    from otelprof.cli.check_cuda import drivers  # noqa: PLC0415 - loads what the other checks don't need
+
+    found = [
+        Finding("CUDA driver", all(site.emulated for site in driver.sites), driver.seen,
+                "launches cost more here: some probes are single-stepped", required=False)
+        for driver in drivers(measure=cost)
+    ]  # fmt: skip
+    return found or [Finding("CUDA driver", True, "none in the usual places, none mapped by a process", required=False)]
+
+
 def broken(found: Iterable[Finding]) -> bool:
     """True when the main job can't run."""
     return any(finding.required and not finding.ok for finding in found)
@@ -153,16 +165,21 @@ def _row(finding: Finding) -> tuple[str, str, str]:
 
 
 @click.command("check", short_help="what this kernel and these rights allow")
+@click.option("--cuda", is_flag=True, help="The CUDA driver libraries of this node and where their probes go.")
+@click.option("--cost", is_flag=True, help="With --cuda: measure what a probe adds to a launch, here and now.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def command(as_json: bool) -> int:
+def command(cuda: bool, cost: bool, as_json: bool) -> int:
     """Say what this kernel and these rights allow, one line a finding. Status 1 when Python can't be profiled here.
 
     \b
     Examples:
       sudo otelprof check
       otelprof check --json
+      sudo otelprof check --cuda --cost
     """  # noqa: D301  click's mark for lines that stay as they are
     found = findings()
+    if cuda or cost:
+        found += cuda_findings(cost)
     if as_json:
         json_result([asdict(finding) for finding in found])
     else:
