@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +27,6 @@ class Name(NamedTuple):
     file: str = ""
 
 
-@lru_cache(300_000)  # more than the frames that a query's cache keeps
 def shown_name(kind: str, name: str, file: str) -> Name:
     """The name that people see of a frame in OTLP's form."""
     if not kind and name.startswith("["):
