@@ -73,10 +73,9 @@ def stream_keys(calls: Table) -> npt.NDArray[np.uint64]:
 
 def process_keys(records: Table, key_of: Callable[[int, int], int]) -> npt.NDArray[np.int64]:
     """`key_of` the incarnation and PID of each record; asked once for each different pair."""
-    pairs = np.zeros(len(records), [("process", "u4"), ("pid", "u4")])
-    pairs["process"], pairs["pid"] = records["process"], records["pid"]
+    pairs = records["process"].astype(np.uint64) << np.uint64(32) | records["pid"]
     found, inverse = np.unique(pairs, return_inverse=True)
-    keys = np.array([key_of(int(pair["process"]), int(pair["pid"])) for pair in found], np.int64)
+    keys = np.array([key_of(pair >> 32, pair & 0xFFFFFFFF) for pair in found.tolist()], np.int64)
     return keys[inverse.ravel()]
 
 
