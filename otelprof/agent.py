@@ -55,6 +55,14 @@ def find_state_dir() -> Path | None:
     return None
 
 
+def _raise_descriptors() -> None:
+    """Take all descriptors that the system allows us: each Python process that is watched takes one, each probe too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def own_cost() -> list[Reading]:
     """CPU time and memory of this process, for its counters."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -141,6 +149,7 @@ class Agent:
         `on_ready` is called once and `on_second` about once a second from then on, `on_hangup` at SIGHUP (true ends the run),
         all on this thread.
         """
+        _raise_descriptors()
         page = self._page()
         pushes = Pushes(self._configuration.telemetry.metrics.pushes, self.counters)
         self._on_hangup = on_hangup

@@ -22,6 +22,7 @@ from otelprof.targets.python import Recogniser, Recognition, Verdict
 _DRIVER = re.compile(r"/libcuda\.so")
 _PROCESS_LIMIT = 65_536
 _RIGHTS = "run as root, or give CAP_SYS_PTRACE"
+_OTHER_PYTHON = "native frames are recorded; run it on a supported CPython for Python frames"
 _HIDDEN = "the kernel hides it from root too"
 
 
@@ -69,7 +70,7 @@ def _seen(pid: int, service: str, maps: Maps, found: Recognition) -> Row:
         return Row(pid, service, found.target.version, " ".join(found.target.build), "python", tier)
     if found.verdict is Verdict.NOT_PYTHON:
         return Row(pid, service, tier=tier)
-    action = "look again in a moment" if found.verdict is Verdict.NOT_YET else "native frames are recorded"
+    action = "look again in a moment" if found.verdict is Verdict.NOT_YET else _OTHER_PYTHON
     return Row(pid, service, tier=tier, reason=found.reason, action=action)
 
 

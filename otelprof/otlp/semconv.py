@@ -34,6 +34,9 @@ K8S_CLUSTER_NAME = "k8s.cluster.name"
 GPU_UUID = "gpu.uuid"
 GPU_MODEL = "gpu.model"
 PROCESS_ENVIRONMENT = "process.environment_variable."  # and the variable's name
+RANK = "otelprof.rank"  # of a process of a distributed job
+LOCAL_RANK = "otelprof.local_rank"  # on its machine
+WORLD_SIZE = "otelprof.world_size"
 
 THREAD_NAME = "thread.name"
 THREAD_ID = "thread.id"

@@ -14,11 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from otelprof.errors import TargetError
+from otelprof.otlp import semconv
 from otelprof.processes.proc_files import read_file
 from otelprof.text import clean
 
 OTEL_VARIABLES = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
 """The variables that are always kept."""
+RANK_VARIABLES = {
+    semconv.RANK: ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"),
+    semconv.LOCAL_RANK: ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"),
+    semconv.WORLD_SIZE: ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"),
+}
+"""Where launchers of distributed jobs (torchrun, Open MPI, MPICH, Slurm) put a process's place, the first one counts."""
 
 _FILE_LIMIT = 1 << 18
 _VALUE_LIMIT = 1 << 15
@@ -79,6 +86,8 @@ class Facts:
     pid_namespace: int = 0
     """Inode of the namespace; 0: hidden."""
     environment: tuple[tuple[str, str], ...] = ()
+    ranks: tuple[tuple[str, int], ...] = ()
+    """Its place in a distributed job, by the attributes of RANK_VARIABLES."""
 
     @property
     def executable_name(self) -> str:
@@ -106,6 +115,7 @@ def read_facts(pid: int, variables: Iterable[str] = OTEL_VARIABLES, parent_servi
     executable = _link(pid, "exe").removesuffix(" (deleted)")
     status = _status(_read_open(pid, "status"))
     cgroup = _cgroup(_read_open(pid, "cgroup"))
+    environment = _read_open(pid, "environ")
     return Facts(
         pid=pid,
         parent=stat.parent,
@@ -119,7 +129,8 @@ def read_facts(pid: int, variables: Iterable[str] = OTEL_VARIABLES, parent_servi
         cgroup=clean(cgroup),
         container_id=_container(cgroup),
         pid_namespace=_last_number("".join(ch if ch.isdigit() else " " for ch in _link(pid, "ns/pid"))),
-        environment=_environment(_read_open(pid, "environ"), variables),
+        environment=_environment(environment, variables),
+        ranks=_ranks(environment),
     )
 
 
@@ -200,6 +211,16 @@ def _environment(data: bytes, variables: Iterable[str]) -> tuple[tuple[str, str]
         if equals and name in wanted:
             found.setdefault(wanted[name], clean(_text(value), _VALUE_LIMIT))
     return tuple(sorted(found.items()))
+
+
+def _ranks(data: bytes) -> tuple[tuple[str, int], ...]:
+    """Numbers only, whatever else these variables may hold."""
+    said = dict(_environment(data, (name for names in RANK_VARIABLES.values() for name in names)))
+    found = []
+    for attribute, names in RANK_VARIABLES.items():
+        values = [said[name] for name in names if re.fullmatch(r"[0-9]{1,9}", said.get(name, ""))]
+        found += [(attribute, int(value)) for value in values[:1]]
+    return tuple(found)
 
 
 def _container(cgroup: str) -> str:

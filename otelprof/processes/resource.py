@@ -28,7 +28,7 @@ def process_resource(facts: Facts, runtime_name: str = "", runtime_version: str 
     if facts.start_time:
         known[semconv.PROCESS_CREATION_TIME] = _iso(facts.start_time)
     known |= {semconv.PROCESS_ENVIRONMENT + name: clean(value) for name, value in facts.environment}
-    attributes = {key: value for key, value in known.items() if value}
+    attributes = {key: value for key, value in known.items() if value} | dict(facts.ranks)
     attributes[semconv.PROCESS_PID] = facts.pid
     return Resource(tuple(sorted(attributes.items())))
 

@@ -20,6 +20,7 @@ from otelprof.processes.memory import Memory
 from otelprof.symbols.elf import TYPE_EXECUTABLE, Elf, FileSource
 from otelprof.targets import thread_state
 from otelprof.targets.cpython_layouts import COOKIE, DEBUG_OFFSETS_SIZE, NEWEST, OLDEST, TABLE, CPython, debug_offsets
+from otelprof.targets.other_pythons import refused_python
 from otelprof.targets.thread_state import PointerPath, Slot, TlsHints
 
 EVALUATION = "_PyEval_EvalFrameDefault"
@@ -188,7 +189,7 @@ class Recogniser:
     """Looks into processes; remembers for each file whether it holds an interpreter."""
 
     def __init__(self) -> None:
-        self._files: dict[tuple[int, ...], tuple[Elf, Interpreter] | None] = {}
+        self._files: dict[tuple[int, ...], tuple[Elf, Interpreter] | str] = {}
 
     def recognise(self, pid: int, memory: Memory | None = None, maps: Maps | None = None) -> Recognition:
         """What `pid` is. TargetError when it ended or can't be looked into.
@@ -199,7 +200,8 @@ class Recogniser:
         answer = _NOT_PYTHON
         for regions in maps.files.values():
             found = self._interpreter_at(pid, regions)
-            if found is None:
+            if isinstance(found, str):
+                answer = Recognition(Verdict.UNSUPPORTED, found) if found and answer is _NOT_PYTHON else answer
                 continue
             memory = memory or Memory(pid)
             seen = self._look(memory, regions, *found)
@@ -214,12 +216,13 @@ class Recogniser:
             return Recognition(Verdict.UNSUPPORTED, "the interpreter is mapped in an unknown way")
         return look(memory, interpreter, interpreter.runtime + bias, regions[0])
 
-    def _interpreter_at(self, pid: int, regions: list[Region]) -> tuple[Elf, Interpreter] | None:
+    def _interpreter_at(self, pid: int, regions: list[Region]) -> tuple[Elf, Interpreter] | str:
+        """The interpreter in a file, or why the one in it can't be read; an empty text when there is none."""
         if not any(region.executable for region in regions):
-            return None
+            return ""
         key = region_identity(pid, regions[0])
         if key is None:
-            return None
+            return ""
         if key not in self._files:
             if len(self._files) >= FILE_LIMIT:
                 del self._files[next(iter(self._files))]
@@ -227,14 +230,14 @@ class Recogniser:
         return self._files[key]
 
 
-def read_interpreter(pid: int, region: Region) -> tuple[Elf, Interpreter] | None:
-    """The interpreter in the file mapped at `region`; None when there is none or the file can't be read."""
+def read_interpreter(pid: int, region: Region) -> tuple[Elf, Interpreter] | str:
+    """The interpreter in the file mapped at `region`, or why it can't be read; empty when there is none, or no way to it."""
     try:
         elf = Elf(FileSource(open_region(pid, region)))
         found = interpreter_in(elf)
+        return (elf, found) if found else refused_python(elf)
     except OtelprofError:
-        return None
-    return (elf, found) if found else None
+        return ""
 
 
 def interpreter_in(elf: Elf) -> Interpreter | None:

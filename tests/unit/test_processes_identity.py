@@ -11,6 +11,8 @@ import pytest
 from otelprof.errors import TargetError
 from otelprof.processes import identity
 from otelprof.processes.identity import read_facts, read_stat, service_name, unix_time
+from otelprof.processes.resource import process_resource
+from tests.unit.python_programs import until
 
 
 @pytest.mark.parametrize(
@@ -113,3 +115,21 @@ def test_a_process_that_has_ended_is_a_target_error():
         pass
     with pytest.raises(TargetError, match=f"process {child.pid}: stat can't be read"):
         read_facts(child.pid)
+
+
+@pytest.mark.parametrize(
+    ("environment", "ranks"),
+    [
+        ({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}, {"rank": 3, "local_rank": 1, "world_size": 8}),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "16", "SLURM_JOB_NAME": "secret"}, {"rank": 5, "world_size": 16}),
+        ({"RANK": "0", "SLURM_PROCID": "5"}, {"rank": 0}),
+        ({"RANK": "token-1234", "WORLD_SIZE": "", "LOCAL_RANK": "-1"}, {}),
+    ],
+)
+def test_the_place_in_a_distributed_job_is_an_attribute_and_nothing_else_of_these_variables(environment, ranks):
+    with subprocess.Popen(["sleep", "1000"], env={"PATH": "/usr/bin:/bin", **environment}) as child:
+        until(lambda: read_facts(child.pid).command == "sleep", "exec")
+        resource = dict(process_resource(read_facts(child.pid)).attributes)
+        child.kill()
+    assert {key.removeprefix("otelprof."): value for key, value in resource.items() if "rank" in key or "world" in key} == ranks
+    assert "secret" not in str(resource)

@@ -14,6 +14,7 @@ from otelprof.processes.memory import Memory
 from otelprof.symbols.elf import BytesSource, Elf
 from otelprof.symbols.python import CodeReader
 from otelprof.targets.cpython_layouts import TABLE, differences
+from otelprof.targets.other_pythons import refused_python
 from otelprof.targets.python import Flag, Recogniser, Verdict, interpreter_in, kernel_layout
 from otelprof.targets.thread_state import PointerPath, glibc_key
 from tests.unit.python_programs import (
@@ -156,15 +157,36 @@ def test_a_program_without_python_is_none():
     assert (answer.verdict, answer.target) == (Verdict.NOT_PYTHON, None)
 
 
-def test_older_versions_are_refused_by_name():
-    old = [one for one in all_interpreters() if (3, 7) <= one.version < (3, 8)]
+@pytest.mark.parametrize("version", [(2, 7), (3, 6), (3, 7)], ids=str)
+def test_older_versions_are_refused_by_name(version):
+    old = [one for one in all_interpreters() if one.version[:2] == version]
     if not old:
-        pytest.skip("no CPython 3.7 here")
-    with running(old[0], "print(1, flush=True); input()") as child:
+        pytest.skip(f"no CPython {version[0]}.{version[1]} here")
+    with running(old[0], "import sys, time; sys.stdout.write('1\\n'); sys.stdout.flush(); time.sleep(100)") as child:
         said(child)
         answer = Recogniser().recognise(child.pid)
     assert answer.verdict is Verdict.UNSUPPORTED
-    assert answer.reason.startswith(f"CPython {'.'.join(map(str, old[0].version))} isn't supported")
+    assert answer.reason == f"CPython {'.'.join(map(str, old[0].version))} isn't supported: 3.8 to 3.15 are"
+
+
+OTHERS = {
+    "int rpython_startup_code(void) { return 0; }": "PyPy isn't supported: CPython 3.8 to 3.15 are",
+    "int graal_create_isolate(void) { return 0; }": "GraalPy isn't supported: CPython 3.8 to 3.15 are",
+    "int PyEval_EvalFrameEx(void) { return 0; }": "CPython 2 or 3.0 to 3.6 isn't supported: 3.8 to 3.15 are",
+    "int something_else(void) { return 0; }": "",
+}
+
+
+@pytest.mark.parametrize("source", OTHERS)
+def test_other_implementations_are_known_by_what_they_export(source, tmp_path):
+    """A library with the names that such an interpreter exports stands for it."""
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler, cc")
+    library = tmp_path / "libpythonvm.so"
+    subprocess.run(
+        ["cc", "-shared", "-Wl,-soname,libpythonvm.so", "-x", "c", "-o", library, "-"], input=source, text=True, check=True
+    )
+    assert refused_python(Elf(BytesSource(library.read_bytes()))) == OTHERS[source]
 
 
 EMBED = """

@@ -201,6 +201,8 @@ class Watch:
             if known is not None and known.reader is not None:
                 interpreter.reader.know(known.reader)
             self._resources.pop((process.incarnation, process.pid), None)
+        if found.target is None and found.verdict is Verdict.NOT_PYTHON:
+            process.forget(Memory)  # a descriptor, of which most processes need none
         if not process.ended_at:
             self._tell_kernel(process, found.target)
         self._plan(process, interpreter)
