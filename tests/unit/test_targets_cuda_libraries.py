@@ -184,7 +184,9 @@ def test_every_exported_form_is_probed_with_its_entry_point(tmp_path: Path) -> N
 def test_the_table_of_entry_points_is_that_of_the_wire() -> None:
     header = (ROOT / "bpf" / "wire.h").read_text()
     (body,) = re.findall(r"enum cuda_entry \{(.*?)\};", header, re.DOTALL)
-    assert set(re.findall(r"^\s+(CUDA_\w+) =", body, re.MULTILINE)) - {"CUDA_NONE"} == set(BY_ENTRY) | {point.entry for point in RUNTIME_ENTRY_POINTS}
+    assert set(re.findall(r"^\s+(CUDA_\w+) =", body, re.MULTILINE)) - {"CUDA_NONE"} == set(BY_ENTRY) | {
+        point.entry for point in RUNTIME_ENTRY_POINTS
+    }
 
 
 def test_waits_give_times_and_look_ups_give_names() -> None:
