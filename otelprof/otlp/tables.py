@@ -21,11 +21,13 @@ from otelprof.errors import TooLarge
 from otelprof.otlp import semconv
 from otelprof.otlp.content import Keys, combined, mixed, sequence_keys, text_keys
 from otelprof.otlp.decoded import Frames, Stacks, column
+from otelprof.otlp.reader import Fields, Messages, fields, tables
 from otelprof.otlp.wire import Ragged
 
 MAX_FRAMES = 16_000_000  # of all stacks of a request together
 MAX_DEPTH = 8192
 MAX_STRING = 65_536  # characters
+_LOCATIONS, _FUNCTIONS, _STACKS = 2, 3, 7  # tables of ProfilesDictionary
 UNKNOWN, TRUNCATED = "[unknown]", "[truncated]"
 
 Ints = npt.NDArray[np.int64]
@@ -82,6 +84,21 @@ class Dictionary:
         self._message = message
         self.strings: list[str] = [text[:MAX_STRING] for text in message.string_table] or [""]
         self.strings[0] = ""
+        self._string_count = len(message.string_table)
+
+    @cached_property
+    def _columns(self) -> dict[int, Fields]:
+        """The fields of functions, locations and stacks, by the number of their table."""
+        plain = ProfilesDictionary()
+        plain.CopyFrom(self._message)
+        plain.DiscardUnknownFields()
+        for name in ("string_table", "attribute_table", "link_table", "mapping_table"):
+            plain.ClearField(name)
+        return {number: fields(messages) for number, messages in tables(plain.SerializeToString()).items()}
+
+    def _table(self, number: int) -> Fields:
+        empty = np.zeros(0, np.int64)
+        return self._columns.get(number) or fields(Messages(empty.astype(np.uint8), empty, empty))
 
     def string(self, index: int) -> str:
         """The string, or "" when there is none."""
@@ -145,16 +162,12 @@ class Dictionary:
     @cached_property
     def _functions(self) -> tuple[npt.NDArray[np.int64], Flags]:
         """i8[n, 4] of name, system name, file (string numbers) and first line; functions with a bad index."""
-        table = self._message.function_table
-        fields = [(f.name_strindex, f.system_name_strindex, f.filename_strindex, f.start_line) for f in table] or [(0, 0, 0, 0)]
-        rows = np.array(fields, np.int64)
+        table = self._table(_FUNCTIONS)
+        rows = np.column_stack([table.integers(number) for number in (1, 2, 3, 4)])  # name, system name, file, first line
+        rows = rows if len(rows) else np.zeros((1, 4), np.int64)
         rows[:, :3], outside = checked(rows[:, :3], self._string_count)
         bad: Flags = np.any(outside, axis=1)
         return rows, bad
-
-    @cached_property
-    def _string_count(self) -> int:
-        return len(self._message.string_table)
 
     @cached_property
     def _mappings(self) -> tuple[npt.NDArray[np.int64], Flags]:
@@ -170,23 +183,21 @@ class Dictionary:
     @cached_property
     def locations(self) -> _Locations:
         """The frames of all locations; the last but one stands for no location, the last for what was cut."""
-        table = list(self._message.location_table)  # a list keeps the objects: they are walked several times
-        count = len(table)
-        mapping, bad = checked(column((entry.mapping_index for entry in table), count), len(self._message.mapping_table))
-        kinds, bad_kind = self._attribute_of(ragged([entry.attribute_indices for entry in table]), semconv.FRAME_TYPE)
-        address = column((entry.address for entry in table), count, np.uint64)
-        lines = [entry.lines for entry in table]
-        counts = column(map(len, lines), count)
-        rows = np.array([(ln.function_index, ln.line) for ln in chain.from_iterable(lines)], np.int64).reshape(-1, 2)
-        function, bad_function = checked(rows[:, 0], len(self._message.function_table))
+        table = self._table(_LOCATIONS)
+        mapping, bad = checked(table.integers(1), len(self._message.mapping_table))
+        address = table.integers(2).view(np.uint64)
+        messages, counts = table.submessages(3)
+        lines = fields(messages)
+        kinds, bad_kind = self._attribute_of(table.packed(4), semconv.FRAME_TYPE)
+        function, bad_function = checked(lines.integers(1), len(self._message.function_table))
         bad_function |= self._functions[1][function]
         bad = bad | bad_kind | any_in_rows(bad_function, counts) | self._mappings[1][mapping]
         where = _with_one_at_least(counts)
-        fields = self._fields(function, rows[:, 1], where)
-        fields = np.column_stack([fields, kinds[where.owner], self._mappings[0][mapping[where.owner], :2]])
+        of_lines = self._fields(function, lines.integers(2), where)
+        parts = np.column_stack([of_lines, kinds[where.owner], self._mappings[0][mapping[where.owner], :2]])
         addresses = np.where(where.line < 0, self._in_file(address, mapping)[where.owner], 0).astype(np.uint64)
         counts = np.maximum(np.append(counts, [1, 1]), 1)
-        return _Locations(self._frames(fields, addresses), counts, np.append(bad, [False, False]))
+        return _Locations(self._frames(parts, addresses), counts, np.append(bad, [False, False]))
 
     def _in_file(self, address: Keys, mapping: Ints) -> Keys:
         """Addresses relative to their file, where the mapping says how."""
@@ -218,8 +229,8 @@ class Dictionary:
     @cached_property
     def stacks(self) -> tuple[Stacks, Flags]:
         """All stacks of the request, in its order (at least one), and which of them have a bad index."""
-        table = self._message.stack_table
-        rows = ragged([entry.location_indices for entry in table] or [()])
+        rows = self._table(_STACKS).packed(1)
+        rows = rows if len(rows) else Ragged(np.zeros(0, np.int64), np.zeros(1, np.int64))
         locations = self.locations
         index, outside = checked(rows.data, len(locations.counts) - 2)
         nothing = len(locations.counts) - 2
