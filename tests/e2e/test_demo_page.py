@@ -102,3 +102,43 @@ def test_the_page_shows_it_and_grows_by_itself(url: str, tmp_path: Path) -> None
         browser.screenshot(picture)
         assert not browser.complaints()
     assert picture.stat().st_size > 20_000
+
+
+FAULTS = {
+    "a storm of tiny kernels": [
+        ("Profile", "GPU kernel launches"),
+        ("row", "[cuda] elementwise_copy_kernel"),
+        ("link", "copy_element"),
+        ("text", "pad_batch"),
+    ],
+    "a slow tokenizer": [("menu", "Python only"), ("row", "merge_pair"), ("text", "tokenize")],
+    "a wait in a loop": [
+        ("Profile", "Waits for the GPU"),
+        ("row", "[cuda] cuStreamSynchronize"),
+        ("link", "item"),
+        ("text", "sample_tokens"),
+    ],
+}
+CLICKS = {"Profile": 2, "menu": 2, "row": 1, "link": 1, "text": 0}
+FIND = {
+    "Profile": "[...document.querySelectorAll('#type option')].find(e => e.text == WORDS)",
+    "menu": "[...document.querySelectorAll('#options label')].find(e => e.textContent.startsWith(WORDS))",
+    "row": "[...document.querySelectorAll('#functions .row-around')].find(e => e.closest('tr').innerText.startsWith(WORDS))",
+    "link": "[...document.querySelectorAll('#function-head .neighbours button')].find(e => e.innerText == WORDS)",
+    "text": "document.querySelector('#function-head .neighbours')?.innerText.includes(WORDS)",
+}
+ACT = {"Profile": "e.selected = true; e.closest('select').dispatchEvent(new Event('change'))", "text": "0"}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_by_the_words_on_the_page(url: str, fault: str) -> None:
+    """From the page of the service within six clicks: the function that is at fault, and under whom it runs."""
+    steps = FAULTS[fault]
+    assert sum(CLICKS[kind] for kind, _ in steps) <= 6
+    with Browser() as browser:
+        browser.open(f"{url}/explore?{urllib.parse.urlencode({'query': SELECTOR})}")
+        for kind, words in steps:
+            found = FIND[kind].replace("WORDS", json.dumps(words))
+            browser.until(found, 60)
+            browser.js(f"(e => {{ {ACT.get(kind, 'e.click()')} }})({found})")
+        assert not browser.complaints()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
@@ -13,6 +15,7 @@ from tests.e2e.page_server import PageServer
 from tests.e2e.test_page_explore import COLOURS, address, spot
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not program(), reason="needs Chromium (Debian: chromium)")]
+PICTURE = Path(__file__).parents[2] / "docs" / "compare.png"
 ROWS = "[...document.querySelectorAll('#changes tbody tr')].map(row => [row.dataset.name, row.dataset.fate])"
 READY = f"document.querySelector('{FLAME}')?.dataset.state == 'ready'"
 
@@ -161,3 +164,17 @@ def test_a_phone_shows_the_sides_below_each_other(server: PageServer, browser: B
         browser.open(compare(server, view=view))
         assert browser.js("document.documentElement.scrollWidth") <= 400
     browser.resize(1440, 900)
+
+
+def test_picture_for_the_documentation(server: PageServer, browser: Browser, tmp_path: Path) -> None:
+    """The difference with a bar under the pointer; UPDATE_SCREENSHOTS=1 writes docs/compare.png, else a temporary file."""
+    path = PICTURE if os.environ.get("UPDATE_SCREENSHOTS") else tmp_path / "compare.png"
+    browser.theme("dark")
+    browser.resize(1280, 720, 2)
+    browser.open(compare(server))
+    browser.mouse("mouseMoved", *spot(browser, 8, 0.65))
+    browser.until("document.querySelector('[role=tooltip]').innerText.startsWith('linear')")
+    browser.settle()
+    browser.screenshot(path)
+    browser.resize(1440, 900)
+    assert path.stat().st_size > 20_000

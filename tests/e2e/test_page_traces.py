@@ -53,7 +53,7 @@ def test_a_request_opens_to_its_spans(server: PageServer, browser: Browser) -> N
     indents = browser.js(
         "[...document.querySelectorAll('#spans-of-one tr')].map(row => parseInt(row.cells[0].style.paddingLeft))"
     )
-    assert indents == [12, 26, 26, 40]
+    assert indents == [16, 30, 30, 44]
     browser.open(str(browser.js("location.href")))
     assert browser.js(SPANS)[1] == "tokenize"
     browser.click("#close")

@@ -109,6 +109,23 @@ export function sandwichOf(flame, target) {
   return { callers: Object.assign(flameOf(callers, flame).flame, { leafFirst: true }), callees: flameOf(callees, flame).flame, value };
 }
 
+/**
+ * Functions nearest to the root of a graph of callers or callees that are of a kind (any kind when it is empty), with the value
+ * that passes through them, the largest first: [{name, value}].
+ */
+export function nearestOf(flame, kind = "") {
+  const sums = new Map();
+  const passed = new Uint8Array(flame.count);
+  for (let bar = 1; bar < flame.count; bar++) {
+    const name = flame.name[bar];
+    passed[bar] = passed[flame.parent[bar]];
+    if (passed[bar] || (kind && flame.kinds[name] !== kind)) continue;
+    passed[bar] = 1;
+    sums.set(name, (sums.get(name) ?? 0) + flame.total[bar]);
+  }
+  return [...sums].map(([name, value]) => ({ name, value })).sort((a, b) => b.value - a.value || a.name - b.name);
+}
+
 function climbCallers(tree, flame, bars) {
   climb(tree, flame, bars.map((bar) => [flame.parent[bar], flame.total[bar]]));
 }

@@ -114,7 +114,7 @@ export class Graph extends EventTarget {
   #showFunction(around) {
     this.head.parentElement.classList.toggle("around", Boolean(around));
     showFunctionHead(this.head, around && {
-      flame: around.callees, palette: this.palette, copy: copyText, close: () => this.#emit("around", { name: "", file: "" }),
+      ...around, palette: this.palette, copy: copyText, around: (target) => this.#emit("around", target),
     });
     if (around) this.callers.element.scrollTop = this.callers.element.scrollHeight;
   }

@@ -69,8 +69,8 @@ function tokenForm(again, brief) {
     setToken(input.value.trim());
     again();
   });
-  const words = make("p", hasToken() ? "This token isn't accepted." : "This backend asks for a token. It is kept for this tab only.");
-  return brief ? [words, form] : [make("h2", "Who asks?"), words, form];
+  const words = make("p", hasToken() ? "This token isn't accepted." : "One of those in the backend's --token-file; it is kept for this tab only.");
+  return brief ? [words, form] : [make("h2", "This backend asks for a token"), words, form];
 }
 
 /** The function whose callers and callees are asked for isn't in what is loaded. */

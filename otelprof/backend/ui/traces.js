@@ -127,7 +127,7 @@ export class Traces {
     const row = document.createElement("tr");
     row.dataset.span = span.span;
     const name = row.insertCell();
-    name.style.paddingLeft = `${12 + Math.min(depth, DEEPEST) * INDENT}px`;
+    name.style.paddingLeft = `${16 + Math.min(depth, DEEPEST) * INDENT}px`;
     name.append(text("span", span.name || `span ${span.span.slice(0, 8)}`), " ", text("small", span.service));
     row.insertCell().append(bar(span, extent), text("small", span.duration_ns ? formatValue(span.duration_ns, "nanoseconds") : ""));
     row.append(...costCells(span, (cost) => this.#flameUrl(cost, { trace: this.state.trace, span: span.span }, span, range)));

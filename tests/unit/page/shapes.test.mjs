@@ -4,7 +4,7 @@ import { test } from "node:test";
 
 import { buildFlame } from "../../../otelprof/backend/ui/flame_data.js";
 import { changedFunctions, diffFlames, fateOf, sortChanges, splitAnswer } from "../../../otelprof/backend/ui/flame_diff.js";
-import { foldFlame, invertFlame, ownValues, sandwichOf } from "../../../otelprof/backend/ui/flame_shape.js";
+import { foldFlame, invertFlame, nearestOf, ownValues, sandwichOf } from "../../../otelprof/backend/ui/flame_shape.js";
 import { flameOf, Tree } from "../../../otelprof/backend/ui/flame_tree.js";
 import { functionsOf } from "../../../otelprof/backend/ui/functions.js";
 
@@ -84,6 +84,13 @@ test("callers and callees of a function, recursion counted once", () => {
   assert.equal(callees.names[callees.name[0]], "f");
   assert.equal(callees.whole, 18);
   assert.equal(totalsOf(flame).f, value);
+});
+
+test("the nearest callers, and the nearest in Python behind native ones", () => {
+  const { callers } = sandwichOf(graph({ "p:main p:a n:call n:launch": 5, "p:main p:b n:launch": 2, "p:a n:call n:launch": 1 }), { name: "launch" });
+  const named = (found) => found.map(({ name, value }) => [callers.names[name], value]);
+  assert.deepEqual(named(nearestOf(callers)), [["call", 6], ["b", 2]]);
+  assert.deepEqual(named(nearestOf(callers, "python")), [["a", 6], ["b", 2]]);
 });
 
 test("a function is told from its namesake by the file, and one that isn't there is null", () => {
