@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 import yaml
@@ -73,4 +74,26 @@ def test_page_fills_and_grows_while_one_looks(backend: Program, tmp_path: Path) 
         assert "100 %" in tip
         for name in ("pprof", "folded", "speedscope"):
             assert page.js(f"fetch(document.querySelector('[data-export={name}]').href).then(answer => answer.status)") == 200
+        assert not page.complaints()
+
+
+def test_comparison_and_requests_come_from_the_same_backend(backend: Program, tmp_path: Path) -> None:
+    """The launches are new against a time before them; samples outside of spans make no request, and the page says so."""
+    with Browser() as page:
+        begin = int(time.time() * 1000)
+        replay(tmp_path, backend.http, 300)
+        now = int(time.time() * 1000)
+        sides = {
+            "left_from": begin - 600_000,
+            "left_until": begin - 300_000,
+            "right_from": begin - 60_000,
+            "right_until": now + 1000,
+        }
+        span = {"type": LAUNCHES, "from": begin - 600_000, "until": now + 1000}
+        page.open(f"http://127.0.0.1:{backend.http}/compare?{urlencode(span | sides)}")
+        assert (page.data("state"), page.data("total"), page.data("depth")) == ("ready", "300", "5")
+        rows = page.js("[...document.querySelectorAll('#changes tbody tr')].map(row => [row.dataset.name, row.dataset.fate])")
+        assert sorted(rows) == sorted([name, "added"] for name in (*STACK, f"[cuda] {KERNEL}"))
+        page.open(f"http://127.0.0.1:{backend.http}/traces?from=now-15m&until=now")
+        assert "no requests in this time" in page.text("[role=status]")
         assert not page.complaints()
