@@ -11,9 +11,11 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 
+from tests.e2e.backend_program import Backend
 from tests.e2e.page_browser import FLAME, Browser, program
 from tests.e2e.page_profiles import LAUNCHES
 from tests.e2e.programs import Program, free_port, otelprof, wait_for
+from tests.unit.otlp_requests import PERIOD, Builder
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not program(), reason="needs Chromium (Debian: chromium)")]
 STACK = ("model_forward", "attention", "scaled_dot_product_attention")
@@ -96,4 +98,23 @@ def test_comparison_and_requests_come_from_the_same_backend(backend: Program, tm
         assert sorted(rows) == sorted([name, "added"] for name in (*STACK, f"[cuda] {KERNEL}"))
         page.open(f"http://127.0.0.1:{backend.http}/traces?from=now-15m&until=now")
         assert "no requests in this time" in page.text("[role=status]")
+        assert not page.complaints()
+
+
+def test_a_request_of_samples_leads_to_its_flame_graph(tmp_path: Path) -> None:
+    """A profile whose samples name a span is a request on the Traces page; its cost is the link to those samples alone."""
+    builder = Builder("traced")
+    builder.sample("inside", values=(3,), link_index=builder.link(b"\x01" * 16, b"\x02" * 8))
+    builder.sample("outside", values=(4,))
+    with Backend(tmp_path, store="memory") as program, Browser() as page:
+        program.send(builder.data())
+        page.open(f"{program.url}/traces?from=now-1h&until=now")
+        assert page.js("document.querySelector('#main').dataset.state") == "ready"
+        page.click("#requests button")
+        page.until("document.querySelector('#spans-of-one a')")
+        page.click("#spans-of-one a")
+        page.until(f"document.querySelector('{FLAME}')?.dataset.state == 'ready'")
+        assert page.data("total") == str(3 * PERIOD)
+        page.click("#only button")
+        page.until(f"document.querySelector('{FLAME}').dataset.total == {7 * PERIOD}")
         assert not page.complaints()
