@@ -46,6 +46,12 @@ class ChdbEngine:
         """What it is and where."""
         return f"chdb in {self._folder}"
 
+    @property
+    def nearly_full(self) -> bool:
+        """True when there is less than twice the room below which nothing is stored."""
+        free, least = self._space()
+        return free < 2 * least
+
     def query(self, sql: str, parameters: Mapping[str, Parameter] | None = None) -> Any:
         """The rows as a pyarrow.Table."""
         found = self._run(sql, parameters)
@@ -97,9 +103,14 @@ class ChdbEngine:
             raise self._failure(_one_line(error)) from None
 
     def _check_space(self) -> None:
+        free, least = self._space()
+        if free < least:
+            raise self._failure(f"NOT_ENOUGH_SPACE: {free >> 20} MiB are left")
+
+    def _space(self) -> tuple[int, int]:
+        """Free bytes of the disk, and the least with which something is stored."""
         usage = shutil.disk_usage(self._folder)
-        if usage.free < min(max(usage.total // 50, _LEAST_FREE), _MOST_FREE):
-            raise self._failure(f"NOT_ENOUGH_SPACE: {usage.free >> 20} MiB are left")
+        return usage.free, min(max(usage.total // 50, _LEAST_FREE), _MOST_FREE)
 
     def _failure(self, reason: str) -> StoreFailed:
         if any(word in reason for word in _FULL):

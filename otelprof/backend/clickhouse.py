@@ -31,6 +31,10 @@ class Engine(Protocol):
     def title(self) -> str:
         """What it is and where."""
 
+    @property
+    def nearly_full(self) -> bool:
+        """True when its disk has little room left."""
+
     def query(self, sql: str, parameters: Mapping[str, Parameter] | None = None) -> Any:
         """Rows as a pyarrow.Table."""
 
@@ -202,6 +206,16 @@ class ClickHouseStore:
         found = self._engine.query(sql.RECENT_PROFILES, {"since": since})
         columns = [_numbers(found, name, np.uint64).tolist() for name in ("profile_hi", "profile_lo", "content")]
         return list(zip(*columns, strict=True))
+
+    def make_room(self) -> str:
+        """Drop the oldest of several days when the engine's disk is nearly full."""
+        if not self._engine.nearly_full:
+            return ""
+        found = self._engine.query(sql.DAYS)
+        days = found.column("day").cast(pa.string()).to_pylist() if found.num_rows > 1 else []
+        for table in ("samples", "spans") if days else ():
+            self._engine.command(sql.drop_day(table, days[0]))
+        return str(days[0]) if days else ""
 
     def close(self) -> None:
         """Let go of the engine."""

@@ -37,6 +37,7 @@ from otelprof.otlp.server import Receiver, grpc_server
 
 DECODE_THREADS = 2
 DRAIN = 2.0  # seconds for what is accepted to be stored at the end
+DISK_PAUSE = 5.0  # seconds between two looks at the disk
 GRACE = 1.0  # seconds for open requests at the end
 
 _log = logging.getLogger(__name__)
@@ -145,6 +146,7 @@ class _Server:
         await rpc.start()
         web = self._web(backend)
         writer = asyncio.create_task(ingest.run())
+        watch = asyncio.create_task(_watch_disk(self.store))
         serving = asyncio.create_task(web.serve([http]))
         await self._until_signal(backend, http, rpc_port, serving)
         live.end()
@@ -153,6 +155,7 @@ class _Server:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ingest.drain(), DRAIN)
         writer.cancel()
+        watch.cancel()
 
     async def _until_signal(self, backend: Backend, http: socket.socket, rpc_port: int, serving: asyncio.Task[None]) -> None:
         """Say where it listens, become ready, and wait for the end."""
@@ -207,6 +210,19 @@ class _Server:
             ssl_keyfile=options.tls_key,
         )
         return _Http(config)
+
+
+async def _watch_disk(store: Store) -> None:
+    """Have the store drop its oldest day when the disk is nearly full, and say so."""
+    while True:
+        try:
+            day = await asyncio.to_thread(store.make_room)
+        except OtelprofError as error:
+            _log.warning("the store can't make room: %s", error)
+        else:
+            if day:
+                _log.warning("the disk is nearly full: dropped the samples and spans of %s", day)
+        await asyncio.sleep(DISK_PAUSE)
 
 
 def _counters() -> Counters:

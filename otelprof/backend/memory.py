@@ -167,6 +167,10 @@ class MemoryStore:
         """None: a new store is empty."""
         return ()
 
+    def make_room(self) -> str:
+        """Nothing: it is bounded by rows."""
+        return ""
+
     def close(self) -> None:
         """Nothing to let go of."""
 

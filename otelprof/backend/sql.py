@@ -84,6 +84,16 @@ def schema(days: int) -> list[str]:
     return [text.replace("{days} + 2", str(days + 2)).format(days=days, kept=_KEPT, durable=_DURABLE) for text in SCHEMA]
 
 
+DAYS = """
+    SELECT DISTINCT partition_id AS day FROM system.parts
+    WHERE database = 'otelprof' AND table IN ('samples', 'spans') AND active ORDER BY day"""
+
+
+def drop_day(table: str, day: str) -> str:
+    """The statement that drops a day (`20261201`) of a table."""
+    return f"ALTER TABLE otelprof.{table} DROP PARTITION ID '{int(day):08d}'"
+
+
 LIMITS = "SETTINGS max_execution_time = 30, max_threads = 4, max_memory_usage = 2000000000"
 
 _CLAMPED = "toInt64(least(greatest(sum(toInt128({0})), -9223372036854775807), 9223372036854775807))"

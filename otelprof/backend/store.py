@@ -139,5 +139,8 @@ class Store(Protocol):
     def recent_profiles(self, since: int) -> Iterable[tuple[int, int, int]]:
         """(profile_hi, profile_lo, content) of profiles with an id stored since `since` (Unix milliseconds)."""
 
+    def make_room(self) -> str:
+        """Drop the oldest day when the disk is nearly full; the day, "" when nothing was dropped."""
+
     def close(self) -> None:
         """Let go of the store."""

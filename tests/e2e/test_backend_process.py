@@ -188,6 +188,25 @@ def test_a_full_disk_is_said_and_what_fits_later_is_stored(tmp_path: Path) -> No
         subprocess.run(["umount", str(mount)], check=True)
 
 
+def test_before_the_disk_is_full_the_oldest_day_goes_and_that_is_said(tmp_path: Path) -> None:
+    mount = tmp_path / "small"
+    mount.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "none", str(mount)], capture_output=True).returncode:
+        pytest.skip("missing: the right to mount a small file system")
+    try:
+        with Backend(tmp_path, "--window-back", "400000", data=mount / "data") as backend:
+            for days in (3, 2, 0):
+                backend.send(simple(start=time.time_ns() - days * 86_400 * 10**9).data())
+            assert backend.total(CPU) == 30 * PERIOD
+            (mount / "filler").write_bytes(bytes(shutil.disk_usage(mount).free - (24 << 20)))
+            wait_for(lambda: backend.log().count("the disk is nearly full: dropped") == 2, 60, backend)
+            assert backend.total(CPU) == 10 * PERIOD
+            backend.send(request(4))
+            assert backend.total(CPU) == 20 * PERIOD
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+
 def test_without_chdb_it_runs_in_memory_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.util as u\nfound = u.find_spec\nu.find_spec = lambda n, *a: None if n == 'chdb' else found(n, *a)\n"
