@@ -16,6 +16,9 @@ import { pngOf } from "./png_export.js";
 import { svgOf } from "./svg_export.js";
 import { formatShare, formatValue } from "./units.js";
 
+/** Milliseconds until a zoom has come to rest: rows that are laid out meanwhile would hold its frames up. */
+const AFTER_MOTION = 260;
+
 export class Graph extends EventTarget {
   #raw = null;
   #base = null;
@@ -23,6 +26,8 @@ export class Graph extends EventTarget {
   #found = null;
   #next = 0;
   #functions = [];
+  #around = "";
+  #timer = 0;
 
   /** `parts`: {view, callers, tooltip, table, menu, head, palette, crumbs, legend, found, losses}; views are FlameViews. */
   constructor(parts) {
@@ -116,7 +121,10 @@ export class Graph extends EventTarget {
     showFunctionHead(this.head, around && {
       ...around, palette: this.palette, copy: copyText, around: (target) => this.#emit("around", target),
     });
-    if (around) this.callers.element.scrollTop = this.callers.element.scrollHeight;
+    // New data keep the scroll of the callers, another function begins at its own row.
+    const shown = around ? `${this.#options.around}\n${this.#options.file}` : "";
+    if (around && shown !== this.#around) this.callers.element.scrollTop = this.callers.element.scrollHeight;
+    this.#around = shown;
   }
 
   #listen(view) {
@@ -138,12 +146,12 @@ export class Graph extends EventTarget {
   }
 
   #zoomed(bar) {
-    this.#describe();
+    this.#describe(AFTER_MOTION);
     this.#emit("zoom", bar > 0 ? this.view.flame.path[bar] : 0);
   }
 
-  /** All that follows from the graph and its zoom. */
-  #describe() {
+  /** All that follows from the graph and its zoom; the table, which costs most, after a while. */
+  #describe(pause = 0) {
     const { flame, zoom } = this.view;
     this.#applySearch();
     showCrumbs(this.crumbs, flame, zoom, {
@@ -154,7 +162,9 @@ export class Graph extends EventTarget {
     const source = this.#tableFlame();
     this.#functions = source ? functionsOf(source, source === flame ? zoom : 0) : [];
     showLegend(this.legend, source ? kindsOf(this.#functions, source) : {}, this.palette);
-    this.#fillTable();
+    clearTimeout(this.#timer);
+    if (pause) this.#timer = setTimeout(() => this.#fillTable(), pause);
+    else this.#fillTable();
   }
 
   /** Leaf first, what a bar has of its own isn't what its function has: the table keeps to the graph before. */
