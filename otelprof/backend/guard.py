@@ -21,7 +21,12 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_TOKENS = 1000
-PAGES = {"/": "index.html", "/explore": "index.html", "/compare": "compare.html", "/traces": "traces.html"}  # hold no data themselves
+PAGES = {
+    "/": "index.html",
+    "/explore": "index.html",
+    "/compare": "compare.html",
+    "/traces": "traces.html",
+}  # hold no data themselves
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/favicon.ico", *PAGES})
 OPEN_FOLDER = "/static/"
 POLICY = (
