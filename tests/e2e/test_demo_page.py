@@ -91,7 +91,7 @@ def test_every_kernel_has_its_name_from_the_first_launch_on(url: str) -> None:
 
 def test_the_page_shows_it_and_grows_by_itself(url: str, tmp_path: Path) -> None:
     """UPDATE_SCREENSHOTS=1 writes the README's picture, docs/demo.png."""
-    query = urllib.parse.urlencode({"type": LAUNCHES, "query": SELECTOR})
+    query = urllib.parse.urlencode({"type": LAUNCHES, "query": SELECTOR, "python": 1})
     with Browser() as browser:
         browser.theme("dark")
         browser.resize(1280, 720, 2)
