@@ -284,9 +284,9 @@ def _threads(seen: Seen) -> Iterator[str]:
 
 def _forks(seen: Seen) -> Iterator[str]:
     yield from sound(seen, ("in_child",), "<module>", "main", "serve")
-    unnamed = sum(sample.count for sample in seen.samples if "[unknown]" in sample.names)
-    if unnamed > 0.02 * seen.total:
-        yield f"{unnamed} of {seen.total} samples have unknown frames"
+    unnamed = sum(sample.count for sample in seen.having("serve") if "[unknown]" in sample.names)
+    if unnamed > 0.02 * seen.count("serve"):
+        yield f"{unnamed} of {seen.count('serve')} samples have unknown frames"
 
 
 BASIC = Case("tree", "chains, shares, names, files and lines of a known call tree", _tree)
