@@ -57,7 +57,7 @@ class Settings:
 
     sampling_frequency: int = setting(99, "samples a second on each CPU", minimum=1, maximum=4000)
     report_interval: Duration = setting(Duration(5.0), "how often a batch leaves; the first leaves after 1s", minimum=0.05)
-    max_overhead: Percent = setting(Percent(0.01), "share of a CPU that the agent may take; reported, not yet enforced")
+    max_overhead: Percent = setting(Percent(0.01), "share of a CPU that the agent may take; not yet enforced")
     targets: Targets = setting(Targets(), "which processes are profiled")
     native_frames: bool = setting(True, "native frames too, by unwind tables; off: only of processes without Python")
     trace_context: tuple[Literal["thread_context", "opentelemetry_python", "obi"], ...] = setting(
